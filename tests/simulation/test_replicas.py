@@ -1,9 +1,10 @@
 """Three replicas of a partition through elections, lost tails and slow followers; logs are real.
 
 The network and the metadata store are this file's: what a broker does with its log, what a leader
-counts and who is elected is the code that brokers run. After every step: what was committed is in
-every in-sync replica, at its offset; the high watermark of the partition never goes back; replicas
-that are in sync are the same below it, byte for byte.
+counts, who is elected and who is waited for is the code that brokers run. After every step: what
+was committed is in every in-sync replica, at its offset; the high watermark of the partition never
+goes back; replicas that are in sync are the same below it, byte for byte, and count (L3). Who has
+left the count has none of its old records by the time that it counts again.
 """
 
 from __future__ import annotations
@@ -20,8 +21,14 @@ from lapse.base.errors import KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.log.directory import LogDirectory
 from lapse.log.partition_log import PartitionLog
+from lapse.metadata.absence import Moment, counted_again, noted
 from lapse.metadata.election import Brokers, preferred, resigned, settled
-from lapse.metadata.partition_states import NO_LEADER, PartitionState, first_state
+from lapse.metadata.partition_states import (
+    NO_LEADER,
+    PartitionState,
+    first_state,
+    with_isr,
+)
 from lapse.replication import follower
 from lapse.replication.leader import LeaderReplicas
 from tests.support.log.logs import append, batch, config, env
@@ -29,6 +36,7 @@ from tests.support.log.logs import append, batch, config, env
 TP = TopicPartition("t", 0)
 IDS = (1, 2, 3)
 LAG_MS = 50
+ABSENCE_MS = 20
 STEPS = 120
 
 
@@ -41,7 +49,7 @@ class Replica:
     believed: PartitionState
     leading: LeaderReplicas | None = None
     is_up: bool = True
-    begun: int = -1  # the epoch in which it has begun to follow
+    begun: PartitionState | None = None  # by which state it follows
 
     def end_bytes(self, end_offset: int) -> bytes:
         """Its log below an offset."""
@@ -69,7 +77,10 @@ class World:
         self.committed: dict[int, bytes] = {}  # offset of a batch -> its value
         self.waiting: dict[int, tuple[int, bytes]] = {}  # epoch, value by offset
         self.high_watermark = 0
-        self.values = 0
+        self.values = self.emptied = 0
+        self.is_healing = False
+        self.seen = self.brokers()
+        self.left: set[int] = set()  # the count, and has its old records still
         self.story: list[str] = []
 
     # --- the metadata store -----------------------------------------------------------------------
@@ -93,6 +104,17 @@ class World:
         if after is not None:
             self.change(self.stored, after)
 
+    def notes(self) -> None:
+        """The controller looks for who is away; it may have seen that a while ago."""
+        if self.draw.random() < 0.5:
+            self.seen = self.brokers()
+        after = noted(self.stored, self.seen, Moment(self.now_ms, self.now_ms - ABSENCE_MS))
+        if after != self.stored:
+            for n in after.uncounted - self.stored.uncounted:
+                self.story.append(f"{n} leaves the count")
+                self.left.add(n)
+            self.change(self.stored, after)
+
     def learns(self) -> None:
         """A broker reads what is stored, and goes by it."""
         n = self.draw.choice(IDS)
@@ -114,6 +136,8 @@ class World:
             )  # fmt: skip
         else:
             one.leading.isr, one.leading.asked = frozenset(state.isr), None
+        if one.leading is not None:
+            one.leading.uncounted = state.uncounted
         self.advance(n)
 
     def produces(self) -> None:
@@ -143,9 +167,11 @@ class World:
         if leader.leading is None or leader.believed.leader_epoch != one.believed.leader_epoch:
             return  # FENCED_LEADER_EPOCH, or UNKNOWN
         epoch = one.believed.leader_epoch
-        if one.begun != epoch:
+        if one.begun != one.believed:
             follower.begin(one.log, one.directory, epoch)
-            one.begun = epoch
+            if n in one.believed.uncounted & self.stored.uncounted and not self.empties(n):
+                return
+            one.begun = one.believed
         offset, last = one.log.log_end_offset, one.log.latest_epoch
         answer = self.answer(leader.log, offset, last)
         if answer.diverging is None:
@@ -156,6 +182,18 @@ class World:
             return  # the answer is lost
         with suppress(KafkaError):  # the epoch is over
             follower.take(one.log, one.directory, answer, epoch)
+
+    def empties(self, n: int) -> bool:
+        """As `broker.replicas.returning`; it may die on the way."""
+        one, before = self.replicas[n], self.stored
+        one.directory.restart_log(TP, one.log.log_start_offset)
+        if not self.is_healing and self.draw.random() < 0.2:
+            one.is_up = False
+            return False
+        assert one.log.log_end_offset == one.log.log_start_offset
+        self.left.discard(n)
+        self.emptied += 1
+        return self.change(before, counted_again(before, n))
 
     def answer(self, log: PartitionLog, offset: int, last: int) -> follower.Fetched:
         """What `broker.api.fetch` tells a follower."""
@@ -182,7 +220,7 @@ class World:
         if wanted != one.leading.isr:
             one.leading.asked = wanted
             isr = tuple(b for b in IDS if b in wanted)
-            if self.change(one.believed, replace(one.believed, isr=isr)):
+            if self.change(one.believed, with_isr(one.believed, isr)):
                 self.take_up(n, self.stored)
 
     def dies(self) -> None:
@@ -206,7 +244,7 @@ class World:
         after = resigned(self.stored, n, lost_nothing=not loses)
         if after is not None:
             assert self.change(self.stored, after)
-        one.is_up, one.begun = True, -1
+        one.is_up, one.begun = True, None
         self.take_up(n, self.stored)
 
     def waits(self) -> None:
@@ -225,6 +263,8 @@ class World:
             self.high_watermark = max(self.high_watermark, reached)
 
     def check(self) -> None:
+        in_sync = {*self.stored.isr, self.stored.leader}
+        assert not in_sync & (self.stored.uncounted | self.left), self.story
         for n in self.stored.isr:
             log = self.replicas[n].log
             for offset, value in self.committed.items():
@@ -235,12 +275,14 @@ class World:
 
     def heal(self) -> None:
         """Everybody comes back, and nothing happens any more: all are the same in the end."""
+        self.is_healing = True
         for n, one in self.replicas.items():
             if not one.is_up:
-                one.is_up, one.begun = True, -1
+                one.is_up, one.begun = True, None
                 self.take_up(n, self.stored)
         for _ in range(2000):
-            for step in (self.elects, self.learns, self.fetches, self.considers, self.waits):
+            steps = [self.elects, self.notes, self.learns, self.fetches, self.considers]
+            for step in (*steps, self.waits):
                 step()
             ends = {one.end_bytes(1 << 60) for one in self.replicas.values()}
             if len(ends) == 1 and set(self.stored.isr) == set(IDS):
@@ -252,6 +294,7 @@ class World:
 def test_nothing_committed_is_lost(
     tmp_path: Path, seed: int, scaled: Callable[[int], int], part: int
 ) -> None:
+    emptied = 0
     for n in range(scaled(200)):
         draw = random.Random(f"{seed}:{part}:{n}")
         world = World(tmp_path / str(n), draw)
@@ -259,9 +302,9 @@ def test_nothing_committed_is_lost(
         for i in IDS:
             world.take_up(i, world.stored)
         steps = [
-            world.elects, world.learns, world.learns, world.produces, world.produces,
-            world.fetches, world.fetches, world.fetches, world.considers, world.dies,
-            world.starts, world.starts, world.waits,
+            world.elects, world.notes, world.notes, world.learns, world.learns, world.produces,
+            world.produces, world.fetches, world.fetches, world.fetches, world.considers,
+            world.dies, world.starts, world.starts, world.waits,
         ]  # fmt: skip
         for _ in range(STEPS):
             step = draw.choice(steps)
@@ -270,5 +313,7 @@ def test_nothing_committed_is_lost(
         world.heal()
         world.check()
         assert world.stored.leader != NO_LEADER
+        emptied += world.emptied
         for one in world.replicas.values():
             one.directory.close(clean=False)
+    assert emptied, "nobody left the count and came back"

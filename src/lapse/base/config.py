@@ -362,6 +362,7 @@ class BrokerConfig:
     auto_leader_rebalance_enable: bool
     leader_imbalance_check_interval_seconds: int
     replica_lag_time_max_ms: int
+    replica_absence_max_ms: int
     replica_fetch_wait_max_ms: int
     replica_fetch_max_bytes: int
     replica_fetch_response_max_bytes: int

@@ -31,4 +31,7 @@ REPLICATION_SETTINGS: tuple[Setting, ...] = (
             "How much of one partition a follower fetches at once; a larger batch comes whole."),
     Setting("replica.fetch.response.max.bytes", whole(0, INT_MAX), str(10 << 20),
             "How much it fetches at once in all."),
+    Setting("lapse.replica.absence.max.ms", whole(1), str(7 * 24 * 3600 * 1000),
+            "Tombstones and markers wait so long at most for a replica whose broker is away. "
+            "After that it is emptied and fetched anew before it is in sync again."),
 )  # fmt: skip

@@ -15,8 +15,10 @@ import asyncio
 import contextlib
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 from lapse.base.clock import Clock
 from lapse.base.config import BrokerConfig
@@ -24,6 +26,7 @@ from lapse.base.errors import ConfigError, LapseError
 from lapse.base.ids import random_id
 from lapse.broker.logs.members import Members, brokers_of
 from lapse.lifecycle.status.conditions import NO_METADATA, Condition
+from lapse.metadata.absence import Moment, noted
 from lapse.metadata.election import Brokers, preferred, settled
 from lapse.metadata.membership import BROKERS, CONTROLLER, Interrupted, Membership, Registration
 from lapse.metadata.partition_states import StateChange
@@ -42,6 +45,14 @@ EPOCH_BITS = 62
 Reread = Callable[[], Awaitable[None]]
 
 
+class BelievedTime(Protocol):
+    """What things are noted by, and what is long ago for sure: `broker.logs.partitions`."""
+
+    def noting_ms(self) -> int: ...
+
+    def past_ms(self, lag_ms: int) -> int | None: ...
+
+
 class Cluster:
     """The broker's session with an ensemble.
 
@@ -57,7 +68,9 @@ class Cluster:
         clock: Clock,
         members: Members,
         when_refused: Callable[[], None],
+        believed: BelievedTime,
     ) -> None:
+        self._believed = believed
         self._config, self._clock, self._when_refused = config, clock, when_refused
         self._members = members
         self._trouble = ""
@@ -194,7 +207,11 @@ class Cluster:
         self._tree.watch([f"{BROKERS}/{broker}" for broker in brokers], self._notice)
         self._read_members()
         if holds_office:
-            elect(self.store, self._members.alive, rebalance=self._rebalances())
+            moment = Moment(
+                self._believed.noting_ms(),
+                self._believed.past_ms(self._config.replica_absence_max_ms),
+            )
+            elect(self.store, self._members.alive, moment, rebalance=self._rebalances())
         nodes = dict(zip(CHANGED, self._tree.get(CHANGED), strict=True))
         return {
             kind: node.version
@@ -249,23 +266,33 @@ class Cluster:
         await asyncio.to_thread(self._tree.close)
 
 
-def elect(store: TreeStore, brokers: Brokers, *, rebalance: bool = False) -> None:
+def elect(store: TreeStore, brokers: Brokers, moment: Moment, *, rebalance: bool = False) -> None:
     """Have every partition led by who may, while these brokers are there; for the controller.
 
-    With `rebalance` by the preferred leader, where that one is in sync again. Raises Conflict where
-    a leader has changed its state meanwhile: look again.
+    With `rebalance` by the preferred leader, where that one is in sync again. Who is away is noted,
+    and leaves the count after a while. Raises Conflict where a leader has changed its state
+    meanwhile: look again.
     """
-    changes = []
+    changes, led, leaving = [], 0, Counter[int]()
     for topic in store.topics():
         for number, before in enumerate(topic.states):
             state = settled(before, brokers)
             if state is None and rebalance:
                 state = preferred(before, brokers)
-            if state is not None:
-                changes.append(StateChange(topic.topic_id, number, state))
-    if changes:
-        logger.info("%d partitions get other leaders or in-sync replicas", len(changes))
-        store.set_states(changes)
+            led += state is not None
+            after = noted(state or before, brokers, moment)
+            leaving.update(after.uncounted - before.uncounted)
+            if after != before:
+                changes.append(StateChange(topic.topic_id, number, after))
+    if led:
+        logger.info("%d partitions get other leaders or in-sync replicas", led)
+    store.set_states(changes)
+    for broker, count in leaving.items():
+        logger.warning(
+            "broker %d is away for lapse.replica.absence.max.ms: tombstones and markers wait no "
+            "longer for %d of its replicas; it fetches them anew when it is back",
+            broker, count,
+        )  # fmt: skip
 
 
 def _set_in(loop: asyncio.AbstractEventLoop, *events: asyncio.Event) -> None:

@@ -233,7 +233,9 @@ class Node:
             store = await disk.run(SqliteStore, path, partitions.cluster_id)
             self._running.callback(store.close)
             return store
-        self._cluster = Cluster(self._config, self._env.clock, self._members, self.request_stop)
+        self._cluster = Cluster(
+            self._config, self._env.clock, self._members, self.request_stop, partitions
+        )
         self._running.push_async_callback(self._cluster.stop)
         return await self._cluster.open(lost_nothing=partitions.were_closed)
 

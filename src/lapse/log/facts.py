@@ -94,8 +94,8 @@ class ReplicaFacts:
 
     Attributes:
         cleaned: its commits, ascending by both fields; older ones may be left out.
-        last_seen_ms: when it last was known to be there.
-        counted: whether tombstones wait for it; False once it left the count by a fenced write.
+        last_seen_ms: since when its broker is away; 0 where it is there, or nobody knows.
+        counted: whether what it said is known; nothing may be removed while nobody's word is.
     """
 
     node_id: int

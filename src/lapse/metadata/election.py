@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from lapse.metadata.partition_states import NO_LEADER, PartitionState
+from lapse.metadata.partition_states import NO_LEADER, PartitionState, with_isr
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def settled(state: PartitionState, brokers: Brokers) -> PartitionState | None:
     if not isr:
         return None if state.leader == NO_LEADER else _led(state, NO_LEADER, state.isr)
     if state.leader in isr:
-        return None if isr == state.isr else replace(state, isr=isr)
+        return None if isr == state.isr else with_isr(state, isr)
     return _led(state, next(b for b in state.replicas if b in isr), isr)
 
 
@@ -61,8 +61,9 @@ def resigned(state: PartitionState, broker: int, *, lost_nothing: bool) -> Parti
     isr = others if others and not lost_nothing else state.isr
     if state.leader == broker:
         return _led(state, NO_LEADER, isr)
-    return None if isr == state.isr else replace(state, isr=isr)
+    return None if isr == state.isr else with_isr(state, isr)
 
 
 def _led(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:
-    return replace(state, leader=leader, leader_epoch=state.leader_epoch + 1, isr=isr)
+    led = replace(state, leader=leader, leader_epoch=state.leader_epoch + 1)
+    return with_isr(led, isr)

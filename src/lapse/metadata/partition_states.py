@@ -8,9 +8,25 @@ leads all that it has.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 
 NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """A replica that is not in sync, and whose broker is not there.
+
+    Attributes:
+        since_ms: when the controller first saw that.
+        counted: whether the other replicas wait for it with tombstones and markers (L3). One that
+            has left the count is emptied before it fetches anything, and counts again from then on.
+    """
+
+    broker: int
+    since_ms: int
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +40,7 @@ class PartitionState:
         leader: one of `isr`, or -1 while none of them is alive.
         leader_epoch: one more with each election, also of nobody.
         version: how often its node was changed; Kafka's partition epoch.
+        away: whose replicas are away, and whose do not count (`metadata.absence`).
     """
 
     replicas: tuple[int, ...]
@@ -31,6 +48,12 @@ class PartitionState:
     leader: int
     leader_epoch: int
     version: int = 0
+    away: tuple[Away, ...] = ()
+
+    @property
+    def uncounted(self) -> AbstractSet[int]:
+        """Those that nobody waits for; none of them is in sync."""
+        return frozenset(one.broker for one in self.away if not one.counted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +63,12 @@ class StateChange:
     topic_id: uuid.UUID
     number: int
     state: PartitionState
+
+
+def with_isr(state: PartitionState, isr: tuple[int, ...]) -> PartitionState:
+    """The state with other in-sync replicas: who is among them is not away."""
+    away = tuple(one for one in state.away if one.broker not in isr)
+    return replace(state, isr=isr, away=away)
 
 
 def first_state(replicas: tuple[int, ...]) -> PartitionState:

@@ -37,7 +37,7 @@ import msgspec
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.log.facts import CleanedTo
 from lapse.metadata.election import resigned
-from lapse.metadata.partition_states import PartitionState, StateChange
+from lapse.metadata.partition_states import Away, PartitionState, StateChange
 from lapse.metadata.store import Entity, TopicRecord, no_topic, topic_exists
 from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove, Step, Touch, Tree
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
@@ -91,6 +91,7 @@ class _State(msgspec.Struct, frozen=True):
     isr: list[int]
     leader: int
     leader_epoch: int
+    away: list[tuple[int, int, bool]] = []  # broker, since when, whether it counts
 
 
 class _Binding(msgspec.Struct, frozen=True):
@@ -260,8 +261,17 @@ class TreeStore:
             some = changes[at : at + STATES_AT_ONCE]
             self._commit([_changed(one) for one in some], TOPICS_CHANGED)
 
+    def state(self, topic_id: uuid.UUID, number: int) -> PartitionState | None:
+        """The state of one partition as it is now; None where there is no such partition."""
+        path = f"{_topic_path(topic_id)}/{number}"
+        [node] = self._tree.get([path])
+        return None if node is None else _state_of(node, path)
+
     def set_own_state(self, change: StateChange) -> None:
-        """Another state, as the partition's leader decided; Conflict where it has changed."""
+        """Another state, as the partition's leader decided, or a replica of itself.
+
+        Conflict where it has changed.
+        """
         self._tree.commit([_changed(change), Touch(TOPICS_CHANGED, b"")])
 
     def resign(self, *, lost_nothing: bool) -> None:
@@ -499,13 +509,16 @@ def _topic_path(topic_id: uuid.UUID) -> str:
 def _state_of(node: Node, path: str) -> PartitionState:
     kept = _decoded(node, _State, path)
     return PartitionState(
-        tuple(kept.replicas), tuple(kept.isr), kept.leader, kept.leader_epoch, node.version
-    )
+        tuple(kept.replicas), tuple(kept.isr), kept.leader, kept.leader_epoch, node.version,
+        tuple(starmap(Away, kept.away)),
+    )  # fmt: skip
 
 
 def _state_data(state: PartitionState) -> bytes:
-    kept = _State(list(state.replicas), list(state.isr), state.leader, state.leader_epoch)
-    return _encoded(kept)
+    away = [(one.broker, one.since_ms, one.counted) for one in state.away]
+    return _encoded(
+        _State(list(state.replicas), list(state.isr), state.leader, state.leader_epoch, away)
+    )
 
 
 def _new_states(topic: TopicRecord, first: int) -> list[Step]:

@@ -54,6 +54,7 @@ class LeaderReplicas:
 
     Attributes:
         isr: the in-sync replicas as stored, this broker among them.
+        uncounted: who has left the count (L3), and is not in sync until it has begun anew.
         epoch_start: where the log ended when the epoch began.
         high_watermark: below it everything is committed; it never goes back.
         asked: what the in-sync replicas shall be; None while nothing is asked of the store.
@@ -72,6 +73,7 @@ class LeaderReplicas:
         self._me, self.epoch_start = me, epoch_start
         self.followers = {b: Follower(now_ms) for b in replicas if b != me}
         self.isr: AbstractSet[int] = frozenset(isr)
+        self.uncounted: AbstractSet[int] = frozenset()
         self.asked: AbstractSet[int] | None = None
         self.high_watermark = high_watermark
 
@@ -127,7 +129,8 @@ class LeaderReplicas:
                 keeps = not follower.lags(leader_end, now_ms, lag_max_ms)
             else:
                 reached = max(self.high_watermark, self.epoch_start)
-                keeps = broker == joining and follower.end_offset >= reached
+                may_join = broker == joining and broker not in self.uncounted
+                keeps = may_join and follower.end_offset >= reached
             if keeps:
                 wanted.add(broker)
         return frozenset(wanted)

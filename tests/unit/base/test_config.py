@@ -283,6 +283,7 @@ BROKER = {
     "replica.fetch.wait.max.ms": (500, "-1", "0", 0),
     "replica.fetch.max.bytes": (1 << 20, "-1", "0", 0),
     "replica.fetch.response.max.bytes": (10 << 20, "-1", "0", 0),
+    "lapse.replica.absence.max.ms": (604_800_000, "0", "1", 1),
     "offsets.topic.num.partitions": (50, "0", "1", 1),
     "offsets.topic.segment.bytes": (100 << 20, "0", "1", 1),
     "offsets.retention.minutes": (10_080, "0", "1", 1),

@@ -82,6 +82,15 @@ def test_who_joins_has_all_that_is_committed_and_all_of_earlier_epochs() -> None
     assert replicas.wanted_isr(12, 2, LAG_MS, 2) == {1}
 
 
+def test_who_left_the_count_is_not_in_sync_whatever_it_has() -> None:
+    replicas = leader((1,), high_watermark=12)
+    replicas.uncounted = frozenset({2})
+    for follower in (2, 3):
+        replicas.fetched(follower, 12, 0, 12, 1)
+    assert replicas.wanted_isr(12, 1, LAG_MS, 2) == {1}
+    assert replicas.wanted_isr(12, 1, LAG_MS, 3) == {1, 3}
+
+
 def test_strangers_count_nothing() -> None:
     replicas = leader((1,))
     replicas.fetched(9, 100, 0, 20, 1)

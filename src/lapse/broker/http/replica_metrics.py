@@ -59,6 +59,11 @@ def _values(topics: Mapping[str, Topic], members: Members) -> list[tuple[str, st
             "At the controller: partitions that nobody leads.",
             nobodys,
         ),
+        (
+            "lapse_replicas_uncounted",
+            "Replicas of what this broker leads that tombstones wait for no longer (L3).",
+            sum(len(state.uncounted) for _, state in led),
+        ),
     ]
 
 

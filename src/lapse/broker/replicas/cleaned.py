@@ -2,7 +2,8 @@
 
 Tombstones and markers stay until all replicas have lost what they delete (L3); rounds learn from
 `PartitionLog.replicas` how far the others are. A replica that is away holds them for as long as it
-is: `explain` names it. Until the others were asked nothing is known of them, and all stays.
+is, up to `lapse.replica.absence.max.ms`: `explain` names it. Until the others were asked nothing is
+known of them, and all stays.
 
 All but `start` and `close` is called in worker threads, and waits for the metadata store.
 """
@@ -23,13 +24,14 @@ from lapse.broker.logs.partitions import Partitions
 from lapse.log.facts import CleanedTo, ReplicaFacts
 from lapse.log.partition_log import PartitionLog
 from lapse.metadata.image import Topic
+from lapse.metadata.partition_states import PartitionState
 from lapse.metadata.tree_store import Said
 from lapse.replication.cleaned import said, taken_back
 
 logger = logging.getLogger(__name__)
 
+IS_THERE = 0  # for `last_seen_ms`
 TELL_SECONDS = 5.0  # high watermarks, too, are kept so often, as in Kafka
-NEVER_LEAVES = 0  # for `last_seen_ms`: a replica that is away is waited for, however long
 
 
 class SaidStore(Protocol):
@@ -42,11 +44,16 @@ class SaidStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A replica of this broker's, with the brokers that have the others."""
+    """A replica of this broker's, with the brokers whose replicas it waits for."""
 
     topic: Topic
     log: PartitionLog
     others: tuple[int, ...]
+
+    @property
+    def state(self) -> PartitionState:
+        """Of its partition, as the image has it."""
+        return self.topic.states[self.log.partition.partition]
 
 
 class Cleaned:
@@ -56,6 +63,8 @@ class Cleaned:
         self._partitions, self._disk, self._store = partitions, disk, store
         self._copies: Mapping[TopicPartition, Copy] = {}
         self._said: dict[Said, tuple[CleanedTo, ...]] = {}
+        self._found: set[Said] = set()
+        self._older: set[Said] = set()
         self._saying = threading.Lock()
         self._task: asyncio.Task[None] | None = None
 
@@ -72,8 +81,8 @@ class Cleaned:
     def set_copies(self, copies: Mapping[TopicPartition, Copy]) -> None:
         """Those that there are from now on; nothing is known yet of new ones' others."""
         for partition, copy in copies.items():
-            known = {replica.node_id for replica in copy.log.replicas}
-            if self._copies.get(partition) != copy and known != set(copy.others):
+            known = self._copies.get(partition)
+            if known is None or known.log is not copy.log or set(copy.others) - set(known.others):
                 copy.log.replicas = _unknown(copy.others)
         self._copies = copies
 
@@ -97,6 +106,10 @@ class Cleaned:
             new = {}
             for copy in copies:
                 own = self._own(copy)
+                if copy.state.leader == self._partitions.node_id:
+                    self._older.discard(own)  # the others go by this log now
+                elif own in self._older:
+                    continue
                 cleaned_to = copy.log.cleaner_checkpoint or 0
                 retention_ms = copy.log.config.delete_retention_ms
                 words = said(self._said[own], cleaned_to, now_ms, retention_ms)
@@ -111,19 +124,33 @@ class Cleaned:
         words_of = dict(zip(wanted, self._asked(wanted), strict=True))
         for copy in copies:
             number = copy.log.partition.partition
+            away_ms = {one.broker: one.since_ms for one in copy.state.away}
             found = tuple(
                 ReplicaFacts(
-                    other, words_of[Said(copy.topic.topic_id, number, other)], NEVER_LEAVES
+                    other,
+                    words_of[Said(copy.topic.topic_id, number, other)],
+                    away_ms.get(other, IS_THERE),
                 )
                 for other in copy.others
             )
             copy.log.learn_of_others(found)
+
+    def is_older_than_said(self, copy: Copy) -> bool:
+        """Whether a replica was cleaned less far, when this broker found it, than it had said.
+
+        Then it is of an earlier time. (Or the broker died after it was cut back, and before that
+        was said.) So it is until `take_back`. Raises Unreachable.
+        """
+        with self._saying:
+            self._learn_own([copy])
+            return self._own(copy) in self._older
 
     def take_back(self, copy: Copy) -> None:
         """Say no more than what is true; before a follower fetches. Raises Unreachable."""
         own = self._own(copy)
         with self._saying:
             self._learn_own([copy])
+            self._older.discard(own)
             left = taken_back(self._said[own], copy.log.cleaner_checkpoint or 0)
             if left != self._said[own]:
                 self._say({own: left})
@@ -133,8 +160,14 @@ class Cleaned:
 
     def _learn_own(self, copies: Sequence[Copy]) -> None:
         """What this broker has said in an earlier life."""
-        unknown = [own for own in map(self._own, copies) if own not in self._said]
-        self._said |= zip(unknown, self._asked(unknown), strict=True)
+        unknown = {own: copy for copy in copies if (own := self._own(copy)) not in self._said}
+        words = dict(zip(unknown, self._asked(list(unknown)), strict=True))
+        self._said |= words
+        for own, copy in unknown.items():
+            cleaned_to = copy.log.cleaner_checkpoint or 0
+            if own not in self._found and any(one.offset > cleaned_to for one in words[own]):
+                self._older.add(own)
+            self._found.add(own)
 
     def _asked(self, wanted: Sequence[Said]) -> Sequence[tuple[CleanedTo, ...]]:
         assert self._store is not None, wanted

@@ -77,10 +77,10 @@ class Fetcher:
         partitions: Partitions,
         disk: DiskThreads,
         config: BrokerConfig,
-        take_back: Callable[[Copy], None],
+        prepare: Callable[[Copy], None],
     ) -> None:
-        """`take_back` has the others told how little of a replica is cleaned; it may fail."""
-        self._take_back = take_back
+        """`prepare` is called before a replica fetches, and may fail: `returning`."""
+        self._prepare = prepare
         self._leader, self._peers, self._disk = leader, peers, disk
         self._partitions, self._config = partitions, config
         self._followed: dict[TopicPartition, Followed] = {}
@@ -203,7 +203,7 @@ class Fetcher:
             if self._begun.get(tp) != one:
                 try:
                     follower.begin(one.log, self._partitions.directory_of(tp), one.epoch)
-                    self._take_back(one.copy)
+                    self._prepare(one.copy)
                 except (LapseError, OSError) as e:
                     self._report(tp, e)
                     continue

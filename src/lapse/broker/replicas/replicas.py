@@ -18,7 +18,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from lapse.base.clock import Clock, monotonic_ms
 from lapse.base.config import BrokerConfig
@@ -28,14 +28,15 @@ from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.members import Members
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.purgatory import Purgatory, Watch
-from lapse.broker.replicas.cleaned import Cleaned, Copy, SaidStore
+from lapse.broker.replicas.cleaned import Cleaned, Copy
 from lapse.broker.replicas.fetcher import Fetcher, Followed
 from lapse.broker.replicas.peers import Peers
+from lapse.broker.replicas.returning import ReplicaStore, Returning
 from lapse.coordination.records import transactions
 from lapse.log.partition_log import PartitionLog
 from lapse.metadata.election import resigned
 from lapse.metadata.image import Image, Topic
-from lapse.metadata.partition_states import PartitionState, StateChange
+from lapse.metadata.partition_states import PartitionState, StateChange, with_isr
 from lapse.metadata.tree import Conflict
 from lapse.replication.leader import LeaderReplicas
 
@@ -46,13 +47,6 @@ LOOK_SECONDS_MAX = 5.0
 AGAIN_SECONDS = 1.0
 
 _NEVER_SO_MANY_BYTES = 1 << 62  # only a change ends such a wait
-
-
-class ReplicaStore(SaidStore, Protocol):
-    """What replicas of different brokers share, durably: `metadata.tree_store`."""
-
-    def set_own_state(self, change: StateChange) -> None:
-        """Store a partition's state. Raises Conflict and Unreachable."""
 
 
 class AppendedTo(NamedTuple):
@@ -123,6 +117,7 @@ class Replicas:
         """Without a `store` the broker is alone."""
         self._around, self._store = around, store
         self._cleaned = Cleaned(around.partitions, around.disk, store)
+        self._returning = Returning(around.partitions, self._cleaned, store)
         self._me = around.config.node_id
         self._image: Image | None = None
         self._new_image = asyncio.Event()
@@ -276,7 +271,7 @@ class Replicas:
             return
         replicas.asked = wanted
         isr = tuple(b for b in leading.state.replicas if b in wanted)
-        self._begin(self._ask_isr(leading, replace(leading.state, isr=isr)))
+        self._begin(self._ask_isr(leading, with_isr(leading.state, isr)))
 
     async def _ask_isr(self, leading: _Leading, state: PartitionState) -> None:
         """Store other in-sync replicas; they count in any case until it is known what is stored."""
@@ -302,6 +297,7 @@ class Replicas:
     def _take_state(self, leading: _Leading, state: PartitionState) -> None:
         leading.state, leading.unsure = state, False
         leading.replicas.isr, leading.replicas.asked = frozenset(state.isr), None
+        leading.replicas.uncounted = state.uncounted
         self._advance(leading)
         self._around.purgatory.changed(leading.log.partition)
 
@@ -451,6 +447,7 @@ class Replicas:
             self._me, role.state.replicas, role.state.isr, epoch_start=end,
             high_watermark=role.log.high_watermark, now_ms=monotonic_ms(self._around.clock),
         )  # fmt: skip
+        replicas.uncounted = role.state.uncounted
         leading = _Leading(role.topic, role.state, role.log, replicas)
         self._leading[role.partition] = leading
         self._advance(leading)
@@ -468,7 +465,7 @@ class Replicas:
         for leader in by_leader.keys() - self._fetchers.keys():
             fetcher = Fetcher(
                 leader, self._around.peers, self._around.partitions, self._around.disk,
-                self._around.config, self._cleaned.take_back,
+                self._around.config, self._returning.prepare,
             )  # fmt: skip
             self._fetchers[leader] = fetcher
             self._begin(fetcher.run())
@@ -499,6 +496,11 @@ class Replicas:
 
 
 def _copy_of(role: _Role, me: int) -> Copy | None:
-    """What other replicas must know of; None where there are none."""
-    others = tuple(broker for broker in role.state.replicas if broker != me)
-    return Copy(role.topic, role.log, others) if others else None
+    """What other replicas must know of; None where there are none.
+
+    One that has left the count is waited for no longer.
+    """
+    if len(role.state.replicas) == 1:
+        return None
+    away = {me, *role.state.uncounted}
+    return Copy(role.topic, role.log, tuple(b for b in role.state.replicas if b not in away))

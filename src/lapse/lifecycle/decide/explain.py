@@ -21,6 +21,7 @@ from lapse.lifecycle.decide.select import Blocked, Decision, Due, oldest_ms
 from lapse.lifecycle.decide.transactions import open_transactions
 from lapse.lifecycle.decide.trim import dead_records, trim_due_ms
 from lapse.lifecycle.decide.verdict import Rules
+from lapse.log.facts import LogFacts
 from lapse.log.roll import jitter_of
 
 # The values of `Explanation.rule`; scripts rely on these words.
@@ -261,12 +262,22 @@ def _replica(d: Decision) -> Explanation | None:
     if expired.horizon_ms is None or expired.horizon_ms > d.passed_until_ms:
         return None
     node = removable_below(facts.replicas, d.now_ms, retention_ms).node_id
-    replica = "other replicas" if node is None else f"replica {node}"
+    replica = "other replicas" if node is None else f"replica {node}{_away(facts, node)}"
     return Explanation(
         f"clean; expired tombstones from {d.removable_below} on wait until {replica} has cleaned "
         f"past them for delete.retention.ms",
         next_removable_ms(facts.replicas, d.now_ms, retention_ms), "replica",
     )  # fmt: skip
+
+
+def _away(facts: LogFacts, node_id: int) -> str:
+    since_ms = max(one.last_seen_ms for one in facts.replicas if one.node_id == node_id)
+    if not since_ms:
+        return ""
+    return (
+        f" (its broker is away since {_utc(since_ms)}, and waited for up to "
+        "lapse.replica.absence.max.ms)"
+    )
 
 
 def _with_deleted(d: Decision, text: str) -> tuple[str, int | None]:

@@ -12,8 +12,8 @@ the result of `removable_below`. The first protects consumers of this replica (h
 before the commit that removes the values), the second those of all other replicas, by offset.
 
 A replica that stays away would hold the tombstones for ever. After `lapse.replica.absence.max.ms`
-(`must_leave`) it leaves the count by a fenced write; the data it still holds must not be trusted,
-and it is fetched whole before it counts again. Called by `select` and by the keeper of the count.
+it leaves the count by a fenced write (`metadata.absence`), and is none of those that are asked
+about here; it is fetched whole before it counts again. Called by `select`.
 """
 
 from __future__ import annotations
@@ -71,11 +71,6 @@ def next_removable_ms(
         for cleaned in replica.cleaned
     ]
     return min((ms for ms in moments if ms > now_ms), default=None)
-
-
-def must_leave(replica: ReplicaFacts, now_ms: int, absence_max_ms: int) -> bool:
-    """Whether a replica has been away for so long that tombstones no longer wait for it."""
-    return replica.counted and now_ms - replica.last_seen_ms > absence_max_ms
 
 
 def _cleaned_to(replica: ReplicaFacts, at_ms: int) -> int:

@@ -2,83 +2,19 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
-from lapse.base.config import BrokerConfig, broker_config, topic_config
-from lapse.base.fs import RealFs
 from lapse.broker.logs.disk import DiskThreads
-from lapse.broker.logs.partitions import Partitions
-from lapse.broker.replicas.cleaned import Cleaned, Copy
-from lapse.log.env import LogEnv
+from lapse.broker.replicas.cleaned import Cleaned
 from lapse.log.facts import CleanedTo, ReplicaFacts
-from lapse.metadata.image import Topic
-from lapse.metadata.partition_states import first_state
-from lapse.metadata.store import TopicRecord
+from lapse.metadata.partition_states import Away
 from lapse.metadata.tree import Unreachable
 from lapse.metadata.tree_store import TreeStore
 from lapse.testing.clock import ManualClock
-from lapse.testing.memory_tree import MemoryEnsemble, MemoryTree
-from tests.support.log.logs import NOW, append, batch
-
-CONFIG = topic_config({"cleanup.policy": "compact", "delete.retention.ms": "0"})
-TOPIC = Topic("t", uuid.uuid4(), 1, {}, CONFIG, (first_state((1, 2)),))
-
-
-@dataclass
-class Broker:
-    """One of two, with its replica."""
-
-    partitions: Partitions
-    tree: MemoryTree
-    cleaned: Cleaned
-    copy: Copy
-
-    @property
-    def known(self) -> tuple[ReplicaFacts, ...]:
-        return self.copy.log.replicas
-
-    def clean_to(self, offset: int) -> None:
-        self.copy.log.cleaner_checkpoint = offset
-
-
-def config(path: Path, node_id: int) -> BrokerConfig:
-    return broker_config({"log.dirs": str(path), "node.id": str(node_id)})
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(NOW)
-
-
-@pytest.fixture
-def brokers(tmp_path: Path, clock: ManualClock) -> Iterator[tuple[Broker, Broker]]:
-    ensemble = MemoryEnsemble()
-    made = []
-    for n in (1, 2):
-        path = tmp_path / str(n)
-        path.mkdir()
-        partitions = Partitions([path], config(path, n), LogEnv(RealFs(), clock))
-        partitions.lock()
-        partitions.create(TOPIC)
-        tree = ensemble.connect()
-        store = TreeStore(tree, list, lambda: "", n)
-        if n == 1:
-            store.create_topics([TopicRecord("t", TOPIC.topic_id, 1, {}, TOPIC.states)])
-        [log] = partitions.all()
-        for _ in range(4):
-            append(log, batch(records=1, size=10))
-        copy = Copy(TOPIC, log, (3 - n,))
-        cleaned = Cleaned(partitions, DiskThreads("test"), store)
-        cleaned.set_copies({log.partition: copy})
-        made.append(Broker(partitions, tree, cleaned, copy))
-    yield made[0], made[1]
-    for one in made:
-        one.partitions.close()
+from tests.support.broker.two import Broker
+from tests.support.log.logs import NOW
 
 
 def test_until_the_others_were_asked_nothing_is_known(brokers: tuple[Broker, Broker]) -> None:
@@ -150,3 +86,45 @@ def test_another_set_of_replicas_is_unknown_again(brokers: tuple[Broker, Broker]
     moved = replace(one.copy, others=(2, 3))
     one.cleaned.set_copies({moved.log.partition: moved})
     assert [replica.counted for replica in one.known] == [False, False]
+
+
+def test_one_that_is_waited_for_no_longer_leaves_the_others_known(
+    brokers: tuple[Broker, Broker],
+) -> None:
+    one, _ = brokers
+    three = replace(one.copy, others=(2, 3))
+    one.cleaned.set_copies({three.log.partition: three})
+    one.cleaned.tell()
+    assert [replica.counted for replica in one.known] == [True, True]
+    one.cleaned.set_copies({three.log.partition: one.copy})
+    assert [replica.counted for replica in one.known] == [True, True]  # until all is asked anew
+    one.cleaned.tell()
+    assert one.known == (ReplicaFacts(2, (), 0),)
+    alone = replace(one.copy, others=())
+    one.cleaned.set_copies({three.log.partition: alone})
+    one.cleaned.tell()
+    assert one.known == ()
+
+
+def test_what_was_known_in_an_earlier_life_may_be_true_no_longer(
+    brokers: tuple[Broker, Broker],
+) -> None:
+    """The log has kept it for tools; in between the other may have taken its word back."""
+    one, other = brokers
+    other.clean_to(3)
+    other.cleaned.tell()
+    one.cleaned.tell()
+    assert one.known == (ReplicaFacts(2, (CleanedTo(3, NOW),), 0),)
+    store = TreeStore(one.tree, list, lambda: "", 1)
+    again = Cleaned(one.partitions, DiskThreads("test"), store)
+    again.set_copies({one.copy.log.partition: one.copy})
+    assert one.known == (ReplicaFacts(2, (), 0, counted=False),)
+
+
+def test_since_when_one_is_away_is_known(brokers: tuple[Broker, Broker]) -> None:
+    one, _ = brokers
+    state = replace(one.copy.state, isr=(1,), away=(Away(2, NOW - 5),))
+    lacking = replace(one.copy, topic=replace(one.copy.topic, states=(state,)))
+    one.cleaned.set_copies({lacking.log.partition: lacking})
+    one.cleaned.tell()
+    assert one.known == (ReplicaFacts(2, (), NOW - 5),)

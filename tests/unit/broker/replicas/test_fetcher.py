@@ -60,10 +60,10 @@ class Following:
         if self._tries == TRIES:
             self._tried_enough.set()
 
-    async def run(self, take_back: Callable[[Copy], None], asked: Callable[[], None]) -> float:
+    async def run(self, prepare: Callable[[Copy], None], asked: Callable[[], None]) -> float:
         """How long it takes until it has tried some times."""
         disk, [log] = DiskThreads("test"), self.partitions.all()
-        fetching = Fetcher(2, CountedPeers(asked), self.partitions, disk, self.config, take_back)
+        fetching = Fetcher(2, CountedPeers(asked), self.partitions, disk, self.config, prepare)
         fetching.follow({log.partition: Followed(0, Copy(TOPIC, log, (2,)))})
         begun_s = time.monotonic()
         running = asyncio.create_task(fetching.run())

@@ -114,13 +114,20 @@ def test_s3b_under_kafkas_rules_the_future_timestamp_binds() -> None:
 
 def test_l3_the_replica_that_is_waited_for() -> None:
     replicas = (
-        ReplicaFacts(1, (CleanedTo(10, 0),), NOW),
-        ReplicaFacts(2, (CleanedTo(10, NOW - DAY + 70),), NOW),
+        ReplicaFacts(1, (CleanedTo(10, 0),), 0),
+        ReplicaFacts(2, (CleanedTo(10, NOW - DAY + 70),), 0),
     )
     facts = sealed(segment(0, horizon_earliest_ms=5), cleaner_checkpoint=10, replicas=replicas)
     found = reason(facts)
     assert (found.rule, found.until_ms) == ("replica", NOW + 70)
-    assert "replica 2" in found.text
+    assert "until replica 2 has cleaned" in found.text
+
+
+def test_l3_since_when_the_replica_that_is_waited_for_is_away() -> None:
+    away = ReplicaFacts(2, (), 1_700_000_000_000)
+    facts = sealed(segment(0, horizon_earliest_ms=5), cleaner_checkpoint=10, replicas=(away,))
+    words = "replica 2 (its broker is away since 2023-11-14 22:13:20Z, and waited for up to lapse."
+    assert words in reason(facts).text
 
 
 def test_l11_deleted_records_are_told_of_whatever_the_policy() -> None:

@@ -10,7 +10,6 @@ from lapse.base.config import LONG_MAX
 from lapse.lifecycle.decide.horizon import Stamp, passed_until
 from lapse.lifecycle.decide.replicas import (
     Removable,
-    must_leave,
     next_removable_ms,
     removable_below,
 )
@@ -66,12 +65,6 @@ def test_one_that_left_the_count_is_not_waited_for() -> None:
 
 def test_where_none_counts_nothing_goes() -> None:
     assert removable_below([replica(1, (90, 0), counted=False)], 1000, RETENTION).offset == 0
-
-
-@pytest.mark.parametrize(("now", "leaves"), [(999, False), (1500, False), (1501, True)])
-def test_must_leave_once_away_for_longer_than_allowed(now: int, leaves: bool) -> None:
-    assert must_leave(replica(1), now, 500) is leaves
-    assert not must_leave(replica(1, counted=False), now, 500)
 
 
 def test_next_removable_is_when_a_commit_becomes_old_enough() -> None:

@@ -1,0 +1,62 @@
+"""Which replicas tombstones and markers wait for: decisions, and no more (L3).
+
+A replica that is away still has what was deleted meanwhile, so the others keep the tombstones for
+it. One that is away for longer than `lapse.replica.absence.max.ms` would have them kept for ever:
+the controller has it leave the count, by a write like all of its writes. What such a replica holds
+is not to be trusted any more. It cannot join the in-sync replicas, so it never leads; when it is
+back it removes all that it has, counts again, and only then fetches (`broker.replicas.returning`).
+
+Who is in sync never leaves: it has the tombstones itself. Nor does who is there and fetches,
+however long that takes: it would begin anew again and again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lapse.metadata.election import Brokers
+from lapse.metadata.partition_states import Away, PartitionState, with_isr
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When it is.
+
+    Attributes:
+        long_ago_ms: who is away since then or before is waited for no longer; None: everybody is,
+            since no clock can be believed.
+    """
+
+    now_ms: int
+    long_ago_ms: int | None
+
+
+def noted(state: PartitionState, brokers: Brokers, moment: Moment) -> PartitionState:
+    """The state in which is noted who is away, and who is waited for no longer."""
+    known = {one.broker: one for one in state.away}
+    away = []
+    for broker in state.replicas:
+        one = known.get(broker, Away(broker, moment.now_ms))
+        if not one.counted:
+            away.append(one)
+        elif broker not in state.isr and broker not in brokers.alive:
+            away.append(_aged(one, moment))
+    return replace(state, away=tuple(away))
+
+
+def left_out(state: PartitionState, broker: int, now_ms: int) -> PartitionState:
+    """The state in which a replica that is not what it said it was does not count."""
+    isr = tuple(one for one in state.isr if one != broker)
+    away = tuple(one for one in state.away if one.broker != broker)
+    return replace(with_isr(state, isr), away=(*away, Away(broker, now_ms, counted=False)))
+
+
+def counted_again(state: PartitionState, broker: int) -> PartitionState:
+    """The state once a replica has nothing left that the others did not wait for."""
+    return replace(state, away=tuple(one for one in state.away if one.broker != broker))
+
+
+def _aged(one: Away, moment: Moment) -> Away:
+    since_ms = min(one.since_ms, moment.now_ms)  # noted by a clock that was ahead
+    stays = moment.long_ago_ms is None or since_ms > moment.long_ago_ms
+    return replace(one, since_ms=since_ms, counted=stays)
