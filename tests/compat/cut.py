@@ -92,11 +92,16 @@ class Wire:
         self.address = f"{host}:{port}"
 
     async def _end(self) -> None:
-        """Whatever comes in or is half open yet is closed too: clients connect again and again."""
-        self._server.close()
+        """Whatever comes in or is half open yet is closed too: clients connect again and again.
+
+        Nothing may be half accepted when a server is closed: asyncio drops that, and closes it not.
+        """
+        for listening in self._server.sockets:
+            self._loop.remove_reader(listening.fileno())
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             self._close_all()
             await asyncio.wait(others, timeout=END_SECONDS)
+        self._server.close()
         self._close_all()
         await asyncio.sleep(0)  # a transport closes its socket in the loop's next turn
 
