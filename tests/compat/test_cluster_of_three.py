@@ -6,9 +6,10 @@ import asyncio
 import signal
 import uuid
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
-from confluent_kafka import Consumer, ElectionType, Producer, TopicPartition
+from confluent_kafka import Consumer, ElectionType, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -21,6 +22,7 @@ from confluent_kafka.admin import (
 from lapse.base.errors import ErrorCode
 from lapse.client.connection import BrokerConnection
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.testing.broker_process import BrokerProcess
 from lapse.testing.zookeeper_process import ZooKeeperProcess
 from lapse.wire.schema.fetch import (
     FetchPartition,
@@ -331,3 +333,38 @@ def test_deleted_records_are_gone_from_every_replica(
         admin = brokers.admin()
         [start] = admin.list_offsets({TopicPartition("t", 0): OffsetSpec.earliest()}).values()
         assert start.result(30).offset == 60
+
+
+def test_who_is_not_counted_for_a_deletion_is_named(
+    tmp_path: Path, shared: ZooKeeperProcess
+) -> None:
+    """KIP-107: a dead replica is waited for while it is in sync, and not once it is not."""
+    longer = {"zookeeper.session.timeout.ms": "6000", "replica.lag.time.max.ms": "20000"}
+    with running(tmp_path, shared, longer) as brokers:
+        brokers.create_at("t", 1, 2, 3)
+        produced(brokers, "t", range(100))
+        admin, leading = brokers.admin(), brokers.processes[1]
+        brokers.processes[3].kill()
+        [waits] = admin.delete_records(
+            [TopicPartition("t", 0, 60)], request_timeout=1, operation_timeout=1
+        ).values()
+        with pytest.raises(KafkaException, match="TIMED_OUT"):
+            waits.result(30)
+        assert metric(leading, "delayeddeleterecordsmetrics_expires_total") == 1
+        assert "t-0: not deleted below 60 in time: the log starts of replicas are {3: 0}" in (
+            leading.log()
+        )
+        brokers.until(lambda: 3 not in brokers.topic("t").partitions[0].isrs, "it is not in sync")
+        [done] = admin.delete_records([TopicPartition("t", 0, 70)], request_timeout=30).values()
+        assert done.result(30).low_watermark == 70
+        named = "t-0: deleted below 70; not counted, since they are away: replicas [3]"
+        assert named in leading.log()
+
+
+def metric(broker: BrokerProcess, name: str) -> float:
+    """Of the one whose name ends so."""
+    with urlopen(f"http://{broker.http}/metrics") as answer:
+        text = answer.read().decode()
+    samples = [line.split() for line in text.splitlines() if not line.startswith("#")]
+    [value] = [float(sample[1]) for sample in samples if sample[0].endswith(name)]
+    return value

@@ -12,7 +12,7 @@ fetched, the high watermark stays where it is.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -47,6 +47,14 @@ class Follower:
     def lags(self, leader_end: int, now_ms: int, lag_max_ms: int) -> bool:
         """Whether it has not been caught up for so long."""
         return self.end_offset != leader_end and now_ms - self.caught_up_ms > lag_max_ms
+
+
+@dataclass(frozen=True, slots=True)
+class LogStarts:
+    """Where replicas' logs start, of those that a low watermark is the least of; and the others."""
+
+    counted: Mapping[int, int]
+    away: AbstractSet[int]
 
 
 class LeaderReplicas:
@@ -102,17 +110,17 @@ class LeaderReplicas:
         self.high_watermark = reached
         return True
 
-    def low_watermark(self, own_start: int, alive: AbstractSet[int]) -> int:
-        """The least log start of all replicas that are alive, or in sync, dead ones too (KIP-107).
+    def log_starts(self, own_start: int, alive: AbstractSet[int]) -> LogStarts:
+        """Of all replicas that are alive, or in sync, dead ones too (KIP-107).
 
         Who has not yet fetched in this epoch has -1: nobody knows what it holds.
         """
-        counted = [
-            follower.log_start_offset
+        counted = {
+            broker: follower.log_start_offset
             for broker, follower in self.followers.items()
             if broker in alive or broker in self.counted
-        ]
-        return min([own_start, *counted])
+        }
+        return LogStarts({self._me: own_start, **counted}, self.followers.keys() - counted.keys())
 
     def wanted_isr(
         self, leader_end: int, now_ms: int, lag_max_ms: int, joining: int | None = None

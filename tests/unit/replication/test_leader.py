@@ -82,6 +82,15 @@ def test_who_joins_has_all_that_is_committed_and_all_of_earlier_epochs() -> None
     assert replicas.wanted_isr(12, 2, LAG_MS, 2) == {1}
 
 
+def test_the_low_watermark_is_of_who_is_alive_or_in_sync() -> None:
+    replicas = leader((1, 2))
+    replicas.fetched(2, 20, 5, 20, 1)
+    starts = replicas.log_starts(9, frozenset({1, 2, 3}))
+    assert (starts.counted, starts.away) == ({1: 9, 2: 5, 3: UNKNOWN}, frozenset())
+    starts = replicas.log_starts(9, frozenset({1}))  # in sync, though it may be dead
+    assert (starts.counted, starts.away) == ({1: 9, 2: 5}, {3})
+
+
 def test_who_left_the_count_is_not_in_sync_whatever_it_has() -> None:
     replicas = leader((1,), high_watermark=12)
     replicas.uncounted = frozenset({2})

@@ -5,8 +5,9 @@ Needs DELETE topic.
 Behaviour: each partition by itself. The answer comes when its log start is durable, which Kafka
 does not wait for (L11); whole segments are gone then, what is dead in the one that holds the new
 start leaves its file within `lapse.physical.delete.max.lag.ms`. The low watermark is the least log
-start of all replicas that are alive or in sync, once each has reached the offset, durably. Offset
--1 is the high watermark; one at or below the log start succeeds and changes nothing.
+start of all replicas that are alive or in sync, once each has reached the offset, durably. An
+answer has no room for the names of the others: the broker's log has them. Offset -1 is the high
+watermark; one at or below the log start succeeds and changes nothing.
 
 An error comes with low watermark -1: UNKNOWN_TOPIC_OR_PARTITION; INVALID_TOPIC_EXCEPTION for an
 internal topic; POLICY_VIOLATION for a topic that is compacted and not deleted from (neither is
@@ -107,7 +108,10 @@ async def _delete_all(
     tasks = [asyncio.create_task(delete(where, offset)) for where, offset in deletions]
     if tasks:
         await asyncio.wait(tasks, timeout=max(timeout_ms, LEAST_WAIT_MS) / 1000)
-    return [task.result() if task.done() else _TIMED_OUT for task in tasks]
+    outcomes = [task.result() if task.done() else _TIMED_OUT for task in tasks]
+    expired = sum(one.error is ErrorCode.REQUEST_TIMED_OUT for one in outcomes)
+    services.counters.deletions_expired += expired
+    return outcomes
 
 
 def delete_one(

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from lapse.broker.conditions import conditions, free_bytes
 from lapse.broker.http.latency import group_time_lag, producer_to_log
 from lapse.broker.http.replica_metrics import replica_metrics
+from lapse.broker.logs.purgatory import Operation
 from lapse.broker.request.context import Services
 
 _SOCKETS = "kafka_server_socketservermetrics_"
@@ -63,6 +64,7 @@ class BrokerCollector(Collector):
         yield from self._topics()
         yield from self._latencies()
         yield from self._logs()
+        yield from self._waiting()
         yield from replica_metrics(self._services.topics.image, self._services.topics.members)
         yield from self._directories()
         yield from self._writes()
@@ -100,6 +102,22 @@ class BrokerCollector(Collector):
                 where = [log.partition.topic, str(log.partition.partition)]
                 family.add_metric(where, sum(one.size for one in log.aside))
         yield family
+
+    def _waiting(self) -> Iterable[Metric]:
+        services = self._services
+        waiting = services.purgatory.waiting_by_operation
+        yield labelled(
+            GaugeMetricFamily,
+            "kafka_server_delayedoperationpurgatory_purgatorysize",
+            "Requests that wait for bytes or for replicas.",
+            "delayedOperation",
+            {one.value: waiting.get(one, 0) for one in Operation},
+        )
+        yield CounterMetricFamily(
+            "kafka_server_delayeddeleterecordsmetrics_expires",
+            "Partitions of DeleteRecords whose replicas were not done in the client's time.",
+            services.counters.deletions_expired,
+        )
 
     def _directories(self) -> Iterable[Metric]:
         partitions = self._services.partitions

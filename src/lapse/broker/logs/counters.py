@@ -40,6 +40,8 @@ class Counters:
             `FailedAuthentications`.
         certificates_renewed: new files of certificates put in force, by listener.
         certificates_refused: new files that cannot be used, by listener.
+        deletions_expired: partitions of DeleteRecords requests whose replicas were not all done in
+            the time that the client gave them.
         housekeeping_failures: logs that housekeeping could not look after, by what failed.
     """
 
@@ -55,4 +57,5 @@ class Counters:
     logins_refused: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     certificates_renewed: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     certificates_refused: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    deletions_expired: int = 0
     housekeeping_failures: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))

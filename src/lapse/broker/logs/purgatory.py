@@ -1,6 +1,6 @@
-"""Requests that wait for something to happen to a partition: Fetch waiting for bytes.
+"""Requests that wait for something to happen to a partition: Fetch for bytes, others for replicas.
 
-What Kafka calls DelayedFetch.
+What Kafka calls DelayedFetch, DelayedProduce and DelayedDeleteRecords.
 
 Lives in the event loop; nothing here is shared with threads. A `Watch` counts from the moment it
 is made or reset, so what is appended between a look at the log and the wait is not missed.
@@ -9,11 +9,21 @@ is made or reset, so what is appended between a look at the log and the wait is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import Enum
 from types import TracebackType
 from typing import Self
 
 from lapse.base.ids import TopicPartition
+
+
+class Operation(Enum):
+    """What waits, as Kafka's metrics call it."""
+
+    FETCH = "Fetch"
+    PRODUCE = "Produce"
+    DELETE_RECORDS = "DeleteRecords"
 
 
 class Watch:
@@ -23,8 +33,10 @@ class Watch:
         is_given_up: nobody wants to know any more.
     """
 
-    def __init__(self, purgatory: Purgatory, partitions: Iterable[TopicPartition]) -> None:
-        self._purgatory = purgatory
+    def __init__(
+        self, purgatory: Purgatory, partitions: Iterable[TopicPartition], operation: Operation
+    ) -> None:
+        self._purgatory, self.operation = purgatory, operation
         self._partitions = frozenset(partitions)
         self._bytes_new = 0
         self._bytes_wanted = 0
@@ -98,9 +110,11 @@ class Purgatory:
     def __init__(self) -> None:
         self.watches: dict[TopicPartition, set[Watch]] = {}
 
-    def watch(self, partitions: Iterable[TopicPartition]) -> Watch:
+    def watch(
+        self, partitions: Iterable[TopicPartition], operation: Operation = Operation.FETCH
+    ) -> Watch:
         """A watch over these partitions."""
-        return Watch(self, partitions)
+        return Watch(self, partitions, operation)
 
     def appended(self, partition: TopicPartition, size_bytes: int) -> None:
         """Bytes became visible to readers of a partition."""
@@ -114,5 +128,11 @@ class Purgatory:
 
     @property
     def waiting(self) -> int:
-        """Requests under watch, for metrics and tests."""
-        return len({watch for watches in self.watches.values() for watch in watches})
+        """Requests under watch."""
+        return sum(self.waiting_by_operation.values())
+
+    @property
+    def waiting_by_operation(self) -> Mapping[Operation, int]:
+        """The same, by what they wait for."""
+        there = {watch for watches in self.watches.values() for watch in watches}
+        return Counter(watch.operation for watch in there)

@@ -27,7 +27,7 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.members import Members
 from lapse.broker.logs.partitions import Partitions
-from lapse.broker.logs.purgatory import Purgatory, Watch
+from lapse.broker.logs.purgatory import Operation, Purgatory, Watch
 from lapse.broker.replicas.cleaned import Cleaned, Copy
 from lapse.broker.replicas.fetcher import Fetcher, Followed
 from lapse.broker.replicas.peers import Peers
@@ -38,7 +38,7 @@ from lapse.metadata.election import resigned
 from lapse.metadata.image import Image, Topic
 from lapse.metadata.partition_states import PartitionState, StateChange, with_isr
 from lapse.metadata.tree import Conflict
-from lapse.replication.leader import LeaderReplicas
+from lapse.replication.leader import UNKNOWN, LeaderReplicas, LogStarts
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +169,8 @@ class Replicas:
         """
         codes: list[ErrorCode | None] = [None] * len(appended)
         deadline = self._around.clock.monotonic() + seconds
-        with self._around.purgatory.watch([one.partition for one in appended]) as watch:
+        watched = [one.partition for one in appended]
+        with self._around.purgatory.watch(watched, Operation.PRODUCE) as watch:
             watching(watch)
             while True:
                 watch.reset()
@@ -188,35 +189,47 @@ class Replicas:
     async def deleted(self, partition: TopicPartition, offset: int, seconds: float) -> int:
         """The low watermark, once all replicas have deleted what is below `offset` (KIP-107).
 
-        Raises NOT_LEADER_OR_FOLLOWER where another broker is elected meanwhile; REQUEST_TIMED_OUT.
+        Who is neither alive nor in sync is not waited for, and named in the log. Raises
+        NOT_LEADER_OR_FOLLOWER where another broker is elected meanwhile; REQUEST_TIMED_OUT.
         """
         deadline = self._around.clock.monotonic() + seconds
-        with self._around.purgatory.watch([partition]) as watch:
+        with self._around.purgatory.watch([partition], Operation.DELETE_RECORDS) as watch:
             while True:
                 watch.reset()
-                reached = self._low_watermark(partition)
+                starts = self._log_starts(partition)
+                reached = min(starts.counted.values())
                 left_s = deadline - self._around.clock.monotonic()
                 if reached >= offset:
+                    if starts.away:
+                        logger.warning(
+                            "%s: deleted below %d; not counted, since they are away: replicas %s",
+                            partition, offset, sorted(starts.away),
+                        )  # fmt: skip
                     return reached
                 if left_s <= 0:
+                    behind = {b: at for b, at in starts.counted.items() if at < offset}
+                    logger.warning(
+                        "%s: not deleted below %d in time: the log starts of replicas are %s",
+                        partition, offset, behind,
+                    )  # fmt: skip
                     raise KafkaError(
                         ErrorCode.REQUEST_TIMED_OUT,
-                        f"{partition}: not all replicas have deleted up to {offset}: {reached}",
+                        f"{partition}: not all replicas have deleted up to {offset}: {behind}",
                     )
                 await watch.wait(_NEVER_SO_MANY_BYTES, left_s)
 
-    def _low_watermark(self, partition: TopicPartition) -> int:
+    def _log_starts(self, partition: TopicPartition) -> LogStarts:
         led = self._around.partitions.led(partition)
         state, leading = (
             self._around.partitions.state_of(partition),
             self._leading.get(partition),
         )
+        own_start = led.log.log_start_offset
         if state is None or len(state.replicas) == 1:
-            return led.log.log_start_offset
+            return LogStarts({self._me: own_start}, frozenset())
         if leading is None or leading.state.leader_epoch != led.epoch:
-            return -1
-        alive = self._around.members.alive.alive
-        return leading.replicas.low_watermark(led.log.log_start_offset, alive)
+            return LogStarts(dict.fromkeys(state.replicas, UNKNOWN), frozenset())
+        return leading.replicas.log_starts(own_start, self._around.members.alive.alive)
 
     def in_sync(self, partition: TopicPartition) -> int:
         """How many replicas are in sync, this one among them."""
