@@ -355,6 +355,8 @@ class BrokerConfig:
     log_retention_check_interval_ms: int
     producer_id_expiration_ms: int
     inter_broker_listener_name: str
+    security_inter_broker_protocol: str
+    sasl_mechanism_inter_broker_protocol: str
     default_replication_factor: int
     offsets_topic_replication_factor: int
     transaction_state_log_replication_factor: int

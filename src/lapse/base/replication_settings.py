@@ -7,6 +7,11 @@ from lapse.base.setting import BOOLEAN, INT_MAX, TEXT, Setting, whole
 REPLICATION_SETTINGS: tuple[Setting, ...] = (
     Setting("inter.broker.listener.name", TEXT, "",
             "The listener by which brokers reach each other; nothing: the first of listeners."),
+    Setting("security.inter.broker.protocol", TEXT, "",
+            "Instead of that name: the first listener with this protocol."),
+    Setting("sasl.mechanism.inter.broker.protocol", TEXT, "",
+            "Where that listener is by SASL: how brokers log in there, PLAIN, SCRAM-SHA-256 or "
+            "SCRAM-SHA-512; as whom is the username of its JAAS entry."),
     Setting("default.replication.factor", whole(1, INT_MAX), "1",
             "How many brokers get each partition of a topic that does not say it."),
     Setting("offsets.topic.replication.factor", whole(1, INT_MAX), "3",

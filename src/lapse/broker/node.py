@@ -23,6 +23,7 @@ from lapse.base.errors import ConfigError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker.access.acl_store import Access, acl_settings
 from lapse.broker.access.authentication import HTTP, entrance, http_certificates
+from lapse.broker.access.broker_login import broker_login
 from lapse.broker.access.certificates import CertificateWatch
 from lapse.broker.access.listeners import (
     broker_listener,
@@ -97,8 +98,11 @@ class Node:
         self._http = http_address(config)
         self._log_dirs = log_dirs(config)
         self._members = Members(config.node_id)
-        listener = broker_listener(config, self._listeners).name
-        self._peers = Peers(self._members, listener, env.clock)
+        listener = broker_listener(config, self._listeners)
+        login = partial(broker_login, config, listener)
+        if config.zookeeper_connect:
+            login()  # what is wrong with it is said before anything is opened
+        self._peers = Peers(self._members, listener.name, env.clock, login)
         self._guard = ClockGuard(
             env.fs, env.clock, self._log_dirs[0], config.clock_jump_max_ms, clock_guard.BROKER
         )

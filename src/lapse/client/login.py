@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lapse.base.errors import ConfigError
-from lapse.security.jaas import JAAS_CONFIG, login_of, parse_jaas
+from lapse.security.jaas import JAAS_CONFIG, User, login_of, parse_jaas
 from lapse.security.mechanism import ClientMechanism
 from lapse.security.plain import PlainClient
 from lapse.security.sasl import SaslClient
@@ -67,15 +67,18 @@ def login(properties: Mapping[str, str]) -> Login:
     if mechanism != "PLAIN" and mechanism not in SCRAM:
         allowed = ", ".join(("PLAIN", *SCRAM))
         raise ConfigError(f"sasl.mechanism={mechanism}: allowed is {allowed}")
-    return Login(context, mechanism, _maker(properties, mechanism))
-
-
-def _maker(properties: Mapping[str, str], mechanism: str) -> Callable[[], ClientMechanism]:
     text = properties.get(JAAS_CONFIG)
     if text is None:
         raise ConfigError(f"{JAAS_CONFIG} is not set; {mechanism} needs it")
-    who = login_of(parse_jaas(JAAS_CONFIG, text), mechanism)
-    if mechanism == "PLAIN":
-        return lambda: PlainClient(who.user, who.password)
-    kind = SCRAM[mechanism]
-    return lambda: ScramClient(kind, who.user, who.password, fresh_nonce())
+    return sasl_login(context, mechanism, login_of(parse_jaas(JAAS_CONFIG, text), mechanism))
+
+
+def sasl_login(context: ssl.SSLContext | None, mechanism: str, who: User) -> Login:
+    """By PLAIN or SCRAM, over TLS where there is a context."""
+
+    def make() -> ClientMechanism:
+        if mechanism == "PLAIN":
+            return PlainClient(who.user, who.password)
+        return ScramClient(SCRAM[mechanism], who.user, who.password, fresh_nonce())
+
+    return Login(context, mechanism, make)

@@ -51,7 +51,7 @@ class LoginModule:
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class User:
     """Whom a client logs in as."""
 
     user: str
@@ -131,7 +131,7 @@ def plain_users(module: LoginModule) -> dict[str, Secret]:
     }
 
 
-def login_of(module: LoginModule, mechanism: str) -> Login:
+def login_of(module: LoginModule, mechanism: str) -> User:
     """Whom a client of PLAIN or SCRAM logs in as: options `username` and `password`.
 
     Raises:
@@ -142,7 +142,7 @@ def login_of(module: LoginModule, mechanism: str) -> Login:
     for option in ("username", "password"):
         if not module.options.get(option):
             raise ConfigError(f"{module.setting}: option {option} is missing or empty")
-    return Login(module.options["username"].reveal(), module.options["password"])
+    return User(module.options["username"].reveal(), module.options["password"])
 
 
 def _check_module(module: LoginModule, wanted: str) -> None:

@@ -273,6 +273,8 @@ BROKER = {
     "log.retention.check.interval.ms": (300_000, "0", "1", 1),
     "producer.id.expiration.ms": (DAY, "0", "1", 1),
     "inter.broker.listener.name": ("", None, "INNER", "INNER"),
+    "security.inter.broker.protocol": ("", None, "SSL", "SSL"),
+    "sasl.mechanism.inter.broker.protocol": ("", None, "PLAIN", "PLAIN"),
     "default.replication.factor": (1, "0", "3", 3),
     "offsets.topic.replication.factor": (3, "0", "1", 1),
     "transaction.state.log.replication.factor": (3, "0", "1", 1),

@@ -108,11 +108,16 @@ def http_certificates(security: SecurityConfig) -> Certificates | None:
         raise ConfigError(f"lapse.http.protocol={security.http_protocol}: {e}") from None
 
 
+def given_properties(security: SecurityConfig) -> dict[str, str]:
+    """All that the file says of security, as text."""
+    return {name: secret.reveal() for name, secret in security.properties.items()}
+
+
 def _properties(
     security: SecurityConfig, listener: str, *, own_client_auth: bool
 ) -> dict[str, str]:
     """What the listener goes by, as text: kept no longer than it takes to read it."""
-    given = {name: secret.reveal() for name, secret in security.properties.items()}
+    given = given_properties(security)
     properties = listener_properties(given, listener)
     if own_client_auth:
         # As in Kafka: clients that log in by SASL must show certificates only where this
@@ -133,8 +138,7 @@ def _mechanisms(properties: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _plain_users(security: SecurityConfig, listener: Listener) -> dict[str, Secret]:
-    given = {name: secret.reveal() for name, secret in security.properties.items()}
-    return plain_users(server_login_module(given, listener.name, PLAIN))
+    return plain_users(server_login_module(given_properties(security), listener.name, PLAIN))
 
 
 def _sasl(

@@ -107,17 +107,23 @@ def kafka_listeners(config: BrokerConfig) -> tuple[Listener, ...]:
 
 def broker_listener(config: BrokerConfig, listeners: Sequence[Listener]) -> Listener:
     """The one by which brokers reach each other; raises ConfigError."""
-    setting, name = "inter.broker.listener.name", config.inter_broker_listener_name.strip().upper()
-    found = next((one for one in listeners if name in {"", one.name}), None)
-    if found is None:
-        names = ", ".join(one.name for one in listeners)
-        raise ConfigError(f"{setting}={name}: listeners has {names}")
-    if config.zookeeper_connect and found.protocol is not Protocol.PLAINTEXT:
+    name = config.inter_broker_listener_name.strip().upper()
+    protocol = config.security_inter_broker_protocol.strip().upper()
+    if name and protocol:
         raise ConfigError(
-            f"{setting}={name}: {found.name} is {found.protocol.name}; brokers reach each other by "
-            "PLAINTEXT so far, on a network of their own"
+            f"inter.broker.listener.name={name} and security.inter.broker.protocol={protocol}: "
+            "allowed is one of them"
         )
-    return found
+    for one in listeners:
+        if name in {"", one.name} and protocol in {"", one.protocol.name}:
+            return one
+    setting, value = (
+        ("security.inter.broker.protocol", protocol)
+        if protocol
+        else ("inter.broker.listener.name", name)
+    )
+    names = ", ".join(f"{one.name} ({one.protocol.name})" for one in listeners)
+    raise ConfigError(f"{setting}={value}: listeners has {names}")
 
 
 def reached_at(listeners: Sequence[Listener]) -> dict[str, tuple[str, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from lapse.base.clock import Clock
@@ -10,6 +11,7 @@ from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.logs.members import Members
 from lapse.broker.logs.topics import NewTopic
 from lapse.client.connection import BrokerConnection, ConnectionLost
+from lapse.client.login import Login
 from lapse.wire.schema.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -35,13 +37,20 @@ class Peers:
     Who waits long for an answer, as a fetch does, opens its own: a broker answers in order.
     """
 
-    def __init__(self, members: Members, listener: str, clock: Clock) -> None:
+    def __init__(
+        self, members: Members, listener: str, clock: Clock, login: Callable[[], Login]
+    ) -> None:
+        """`login` says how this broker gets in; it may read files."""
         self._members, self._listener, self._clock = members, listener, clock
+        self._login = login
         self._open: dict[int, BrokerConnection] = {}
         self._opening: dict[int, asyncio.Lock] = {}
 
     async def connect(self, broker: int) -> BrokerConnection:
-        """A new connection; raises ConnectionLost, BROKER_NOT_AVAILABLE where it is not there."""
+        """A new connection; raises ConnectionLost, BROKER_NOT_AVAILABLE where it is not there.
+
+        And KafkaError where it lets this broker not in, ConfigError where a certificate is amiss.
+        """
         registered = self._members.brokers.get(broker)
         address = None if registered is None else registered.listeners.get(self._listener)
         if address is None:
@@ -51,7 +60,8 @@ class Peers:
             )
         host, port = address
         name = f"{_CLIENT_ID}{self._members.node_id}"
-        return await BrokerConnection.open(host, port, clock=self._clock, client_id=name)
+        login = await asyncio.to_thread(self._login)
+        return await BrokerConnection.open(host, port, login, self._clock, client_id=name)
 
     async def request(
         self, broker: int, message: Any, answer: type[R], *, version: int | None = None

@@ -8,7 +8,14 @@ import pytest
 
 from lapse.base.config import broker_config
 from lapse.base.errors import ConfigError
-from lapse.broker.access.listeners import Address, Listener, Protocol, http_address, kafka_listeners
+from lapse.broker.access.listeners import (
+    Address,
+    Listener,
+    Protocol,
+    broker_listener,
+    http_address,
+    kafka_listeners,
+)
 
 MAP = "listener.security.protocol.map"
 
@@ -129,3 +136,43 @@ def test_http_is_on_the_same_host_unless_switched_off() -> None:
     config = broker_config({"listeners": "PLAINTEXT://10.0.0.1:0", "lapse.http.port": "8080"})
     assert http_address(config) == Address("10.0.0.1", 8080)
     assert http_address(broker_config({"lapse.http.port": "-1"})) is None
+
+
+BOTH = {"listeners": "C://:1,B://:2", MAP: "C:PLAINTEXT,B:SASL_SSL"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({}, "C"),
+        ({"inter.broker.listener.name": "b"}, "B"),
+        ({"security.inter.broker.protocol": "sasl_ssl"}, "B"),
+        ({"security.inter.broker.protocol": "PLAINTEXT"}, "C"),
+    ],
+)
+def test_by_which_one_brokers_reach_each_other(settings: dict[str, str], name: str) -> None:
+    config = broker_config({**BOTH, **settings})
+    assert broker_listener(config, kafka_listeners(config)).name == name
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (
+            {"inter.broker.listener.name": "X"},
+            "inter.broker.listener.name=X: listeners has C (PLAI",
+        ),
+        (
+            {"security.inter.broker.protocol": "SSL"},
+            "security.inter.broker.protocol=SSL: listeners",
+        ),
+        (
+            {"inter.broker.listener.name": "B", "security.inter.broker.protocol": "SSL"},
+            "allowed is one of them",
+        ),
+    ],
+)
+def test_one_that_there_is_not_is_refused(settings: dict[str, str], why: str) -> None:
+    config = broker_config({**BOTH, **settings})
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        broker_listener(config, kafka_listeners(config))

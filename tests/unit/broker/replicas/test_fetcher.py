@@ -21,6 +21,7 @@ from lapse.broker.replicas.cleaned import Copy
 from lapse.broker.replicas.fetcher import Fetcher, Followed
 from lapse.broker.replicas.peers import Peers
 from lapse.client.connection import BrokerConnection
+from lapse.client.login import Login
 from lapse.log.env import LogEnv
 from lapse.metadata.image import Topic
 from lapse.metadata.partition_states import first_state
@@ -37,7 +38,7 @@ class CountedPeers(Peers):
     """Knows no other broker."""
 
     def __init__(self, asked: Callable[[], None]) -> None:
-        super().__init__(Members(1), "PLAINTEXT", CLOCK)
+        super().__init__(Members(1), "PLAINTEXT", CLOCK, Login)
         self._asked = asked
 
     async def connect(self, broker: int) -> BrokerConnection:
