@@ -138,7 +138,7 @@ def test_http_is_on_the_same_host_unless_switched_off() -> None:
     assert http_address(broker_config({"lapse.http.port": "-1"})) is None
 
 
-BOTH = {"listeners": "C://:1,B://:2", MAP: "C:PLAINTEXT,B:SASL_SSL"}
+FOR_BROKERS = {"listeners": "C://:1,B://:2", MAP: "C:PLAINTEXT,B:SASL_SSL"}
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ BOTH = {"listeners": "C://:1,B://:2", MAP: "C:PLAINTEXT,B:SASL_SSL"}
     ],
 )
 def test_by_which_one_brokers_reach_each_other(settings: dict[str, str], name: str) -> None:
-    config = broker_config({**BOTH, **settings})
+    config = broker_config({**FOR_BROKERS, **settings})
     assert broker_listener(config, kafka_listeners(config)).name == name
 
 
@@ -173,6 +173,6 @@ def test_by_which_one_brokers_reach_each_other(settings: dict[str, str], name: s
     ],
 )
 def test_one_that_there_is_not_is_refused(settings: dict[str, str], why: str) -> None:
-    config = broker_config({**BOTH, **settings})
+    config = broker_config({**FOR_BROKERS, **settings})
     with pytest.raises(ConfigError, match=re.escape(why)):
         broker_listener(config, kafka_listeners(config))
