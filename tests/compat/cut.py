@@ -21,6 +21,8 @@ from enum import Enum
 from types import TracebackType
 from typing import Self
 
+from tests.support.serving import stop_serving
+
 CUT_SECONDS_MAX = 120
 END_SECONDS = 0.1  # until what came meanwhile is looked for
 _FRONT = struct.Struct(">ih")  # a request's size and its API
@@ -92,16 +94,11 @@ class Wire:
         self.address = f"{host}:{port}"
 
     async def _end(self) -> None:
-        """Whatever comes in or is half open yet is closed too: clients connect again and again.
-
-        Nothing may be half accepted when a server is closed: asyncio drops that, and closes it not.
-        """
-        for listening in self._server.sockets:
-            self._loop.remove_reader(listening.fileno())
+        """Whatever comes in or is half open yet is closed too: clients connect again and again."""
+        await stop_serving(self._server)
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             self._close_all()
             await asyncio.wait(others, timeout=END_SECONDS)
-        self._server.close()
         self._close_all()
         await asyncio.sleep(0)  # a transport closes its socket in the loop's next turn
 

@@ -27,6 +27,7 @@ from lapse.wire.schema.metadata import METADATA
 from lapse.wire.schema.offset_fetch import OFFSET_FETCH
 from tests.support.broker.running import batch_of, connect, create, produce, running_node
 from tests.support.client.commits import commit, delete_group
+from tests.support.serving import stop_serving
 
 PARTITIONS = tuple(TopicPartition("t", n) for n in range(3))
 RECORDS = 1000
@@ -90,7 +91,7 @@ async def relay(tmp_path: Path) -> AsyncIterator[Relay]:
             batch = batch_of(*(b"v%d" % n for n in range(RECORDS)))
             await produce(connection, "t", *((p.partition, batch) for p in PARTITIONS))
         yield one
-        server.close()
+        await stop_serving(server)
 
 
 class World:

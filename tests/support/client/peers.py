@@ -26,6 +26,7 @@ from lapse.wire.schema.metadata import (
     MetadataResponseTopic,
 )
 from lapse.wire.versions import FALLBACK_VERSION, SUPPORTED_FEATURES
+from tests.support.serving import stop_serving
 
 Answer = Callable[[Any], Any]
 HANG_UP = object()
@@ -105,7 +106,7 @@ async def running_peers(*peers: Peer) -> AsyncIterator[None]:
         yield
     finally:
         for server in servers:
-            server.close()
+            await stop_serving(server)
 
 
 def in_turn(*answers: Answer) -> Answer:

@@ -34,6 +34,7 @@ from lapse.security.acls import Operation, ResourceType
 from lapse.wire.schema.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
 from tests.support.broker.running import batch_of, connect, create, produce, running_node
 from tests.support.broker.secured import WITH_ACLS, address_of, allow, set_acls
+from tests.support.serving import stop_serving
 
 LAG = "max.compaction.lag.ms"
 FOREVER = str((1 << 63) - 1)
@@ -304,7 +305,7 @@ class Losing:
         try:
             yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
         finally:
-            server.close()
+            await stop_serving(server)
 
     async def _serve(self, asks: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         reader, writer = await asyncio.open_connection(self._to.host, self._to.port)
