@@ -126,7 +126,7 @@ def fetched(
         return Fetched(partition, offset, data, rows, counts, next_offset)
     return Fetched(
         partition, offset, data, rows, counts, next_offset, beside.create_times_kept,
-        _append_times(beside),
+        append_times_of(beside),
     )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def answered(
     return fetched(partition, offset, data.records, aborted if committed else None, data)
 
 
-def _append_times(beside: PartitionData) -> AppendTimes:
+def append_times_of(beside: PartitionData) -> AppendTimes:
     """Return the response's append times; NOTHING if their offsets are out of order."""
     entries = beside.append_times
     if not entries:

@@ -91,6 +91,15 @@ class LogClock:
         self._last_ms = time_ms
         return time_ms
 
+    def followed(self, latest_ms: int, now_ms: int) -> int:
+        """The time to note for what a leader has appended by `latest_ms`, and is fetched now."""
+        bound_ms = self.noted_ms(now_ms)
+        time_ms = min(latest_ms, bound_ms)
+        if self._believed is None or self._last_ms - bound_ms <= self._jump_max_ms:
+            time_ms = max(time_ms, self._last_ms)
+        self._last_ms = time_ms
+        return time_ms
+
 
 def seen_by(summary: Summary, seen_ms: int, jump_max_ms: int) -> Summary:
     """The summary of a segment that was there at `seen_ms`, by a clock that is believed.

@@ -16,6 +16,9 @@ A round leaves out entries that nothing is left of. Before its file stands an en
 number there is and the size of the log file that it was made for: beside any other one (a power cut
 may have taken back the renames of one folder and not of another) it is worth nothing.
 
+A follower has its leader's entries (`followed_entry`): records are as old on each replica, and stay
+so when they are fetched anew (KIP-32).
+
 Where a record's age is checked, only the latest possible time counts; clients are shown the
 earliest, which is up to a second early.
 """
@@ -68,6 +71,12 @@ class ActiveAppendTimes:
         if not 0 <= now_ms - self._last_ms < RESOLUTION_MS:
             self._data += _ENTRY.pack(max(now_ms, 1), self._place(first_offset))
             self._last_ms = now_ms
+
+    def take_over(self, entry_ms: int, first_offset: int) -> None:
+        """Note what a leader has noted of what follows `first_offset`, as it is in its file."""
+        if entry_ms != self._last_ms:
+            self._data += _ENTRY.pack(entry_ms, self._place(first_offset))
+            self._last_ms = entry_ms
 
     def _place(self, offset: int) -> int:
         return min(offset - self._base_offset + 1, _PLACE_MAX)
@@ -146,6 +155,21 @@ def encode(known: AppendTimes, base_offset: int, made_for: int | None = None) ->
     table["place"] = np.minimum(known.offsets - base_offset + 1, _PLACE_MAX)
     head = b"" if made_for is None else _ENTRY.pack(_MADE_FOR, made_for)
     return head + table.tobytes()
+
+
+def followed_entry(known: int | None, now_ms: int) -> int:
+    """A follower's entry of what its leader has appended at `known`, by the leader's entry.
+
+    Where that one knows nothing it is "not after now", in whole seconds for not too many of them.
+    """
+    if known is None or known == 0:
+        return -max((now_ms // RESOLUTION_MS + 1) * RESOLUTION_MS, 1)
+    return known
+
+
+def latest_of(entry_ms: int) -> int:
+    """The latest time that an entry allows; as `AppendTimes.latest`."""
+    return min(entry_ms, FOREVER_MS) + RESOLUTION_MS - 1 if entry_ms >= 0 else -entry_ms
 
 
 def resumed(known: AppendTimes, end_offset: int, latest_ms: int) -> AppendTimes:

@@ -25,6 +25,7 @@ from lapse.kernels.layout import (
     TRANSACTIONAL,
 )
 from lapse.log.append_clock import LogClock
+from lapse.log.append_times import followed_entry, latest_of
 from lapse.log.core import LogCore, refused
 from lapse.log.epochs import NO_EPOCH
 from lapse.log.loader import LoadedLog, OpenOptions
@@ -37,9 +38,11 @@ from lapse.log.segment import (
     RELATIVE_OFFSET_MAX,
     SEGMENT_SUFFIXES,
     ActiveSegment,
+    OfLeader,
     segment_path,
 )
 from lapse.log.state import Unstable
+from lapse.records.append_times import AppendTimes
 from lapse.records.as_sent import AsSent
 from lapse.records.batch import (
     Header,
@@ -293,12 +296,19 @@ class Appender:
             )
 
     def append_raw(
-        self, batches: Buffer, *, now_ms: int | None = None, leader_epoch: int | None = None
+        self,
+        batches: Buffer,
+        *,
+        now_ms: int | None = None,
+        leader_epoch: int | None = None,
+        append_times: AppendTimes | None = None,
+        create_times_kept: bool = True,
     ) -> Appended:
         """Append batches as they are, as a follower does: offsets, epochs, sequences and all.
 
         The first one of an empty log may span its start (D-7). `leader_epoch`: in which they were
-        fetched. Raises CorruptData where they do not parse or do not continue the log,
+        fetched; `append_times`: when the leader appended them; None: they are appended here.
+        Raises CorruptData where they do not parse or do not continue the log,
         NOT_LEADER_OR_FOLLOWER where that epoch is over.
         """
         where = str(self._log.partition)
@@ -328,10 +338,17 @@ class Appender:
                     raise CorruptData(where, batch.position, reason)
                 expected = batch.last_offset + 1
             now = self._log.env.clock.now_ms() if now_ms is None else now_ms
-            for run, first in _runs(rows, firsts):
-                start, end = run[0].position, run[-1].position + run[-1].size
-                data = batches if len(run) == len(rows) else batches[start:end]
-                self._write(run, data, now, [-1] * len(run), markers, first=first)
+            entries = [
+                None if append_times is None else followed_entry(append_times.at(first), now)
+                for first in firsts
+            ]
+            for begin, end in _runs(rows, firsts, entries):
+                run, entry_ms = rows[begin:end], entries[begin]
+                data = batches[run[0].position : run[-1].position + run[-1].size]
+                known = None if entry_ms is None else OfLeader(entry_ms, create_times_kept)
+                self._write(
+                    run, data, now, [-1] * len(run), markers, first=firsts[begin], of_leader=known
+                )
             return Appended(
                 rows[0].base_offset,
                 rows[-1].last_offset,
@@ -390,6 +407,7 @@ class Appender:
         markers: Mapping[int, EndMarker] = _NO_MARKERS,
         *,
         first: int = 0,
+        of_leader: OfLeader | None = None,
     ) -> None:
         """Put batches, which are `data`, at the end of the log and take note of them.
 
@@ -397,7 +415,10 @@ class Appender:
         """
         log, active = self._log, self.active
         config, epochs = log.config, self.epochs
-        now_ms = self._clock.tick(now_ms)
+        if of_leader is None:
+            now_ms = self._clock.tick(now_ms)
+        else:
+            now_ms = self._clock.followed(latest_of(of_leader.entry_ms), now_ms)
         try:
             if active.must_roll(
                 batches[-1].last_offset, len(data), config.segment_bytes, config.segment_index_bytes
@@ -411,7 +432,7 @@ class Appender:
                 epochs.save()
             active.append(
                 batches, data, now_ms=now_ms, interval_bytes=config.index_interval_bytes,
-                tombstones=tombstones, markers=markers,
+                tombstones=tombstones, markers=markers, of_leader=of_leader,
             )  # fmt: skip
         except Exception as e:
             self._undo(e, now_ms, len(data))
@@ -567,12 +588,16 @@ class Appender:
 
 
 def _runs(
-    batches: Sequence[Header], firsts: Sequence[int]
-) -> Iterator[tuple[Sequence[Header], int]]:
-    """Neighbours that fit into one segment, whose index has 32 bits for an offset; their first."""
+    batches: Sequence[Header], firsts: Sequence[int], entries: Sequence[int | None]
+) -> Iterator[tuple[int, int]]:
+    """Neighbours appended at one time that fit into a segment, whose index has 32 bits for offsets.
+
+    As ranges of numbers.
+    """
     begin = 0
     for n, batch in enumerate(batches):
-        if batch.last_offset - firsts[begin] > RELATIVE_OFFSET_MAX:
-            yield batches[begin:n], firsts[begin]
+        is_far = batch.last_offset - firsts[begin] > RELATIVE_OFFSET_MAX
+        if is_far or entries[n] != entries[begin]:
+            yield begin, n
             begin = n
-    yield batches[begin:], firsts[begin]
+    yield begin, len(batches)

@@ -15,7 +15,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lapse.base.errors import CorruptData, StorageError
@@ -255,6 +255,19 @@ def load_indexes(partition_dir: Path, base_offset: int) -> tuple[OffsetIndex, Ti
     )
 
 
+@dataclass(frozen=True, slots=True)
+class OfLeader:
+    """What a follower learns from its leader of batches that it appends.
+
+    Attributes:
+        entry_ms: when the leader appended them, as an entry of `append_times`.
+        create_times_kept: as in `Summary`, of the leader's segment.
+    """
+
+    entry_ms: int
+    create_times_kept: bool = True
+
+
 class ActiveSegment(Segment):
     """The segment that is being written: the last of its log.
 
@@ -315,6 +328,10 @@ class ActiveSegment(Segment):
         return self._builder.build()
 
     @property
+    def create_times_kept(self) -> bool:
+        return self._builder.create_times_kept
+
+    @property
     def append_first_ms(self) -> int:
         """When its first batch was appended; -1 while it is empty."""
         return self._builder.append_first_ms
@@ -360,22 +377,29 @@ class ActiveSegment(Segment):
         interval_bytes: int,
         tombstones: Sequence[int],
         markers: Mapping[int, EndMarker],
+        of_leader: OfLeader | None = None,
     ) -> None:
         """Write `data`, which is `batches` one after the other, with one write.
 
-        `markers` has what control batches say, by their offset.
+        `markers` has what control batches say, by their offset; `of_leader` what a leader says of
+        them all.
         Raises StorageError with the segment as it was; the file may have half a write at its end
         until `undo`.
         """
         if self._file is None:
             self._file = self.env.fs.open_append(self.path())
         builder = self._builder
+        if of_leader is not None:
+            builder.create_times_kept &= of_leader.create_times_kept
         if builder.append_first_ms < 0:
             # First, so that a crash right after the append does not lose the append clock.
             first = replace(builder.build(), append_first_ms=now_ms, append_last_ms=now_ms)
             write_summary(self.env.fs, self.dir, first)
         self._file.write(data)
-        self._append_times.note(now_ms, self.end_offset)
+        if of_leader is None:
+            self._append_times.note(now_ms, self.end_offset)
+        else:
+            self._append_times.take_over(of_leader.entry_ms, self.end_offset)
         bytes_since_entry = self._bytes_since_entry
         for batch, dead in zip(batches, tombstones, strict=True):
             if batch.max_timestamp > self.max_timestamp:

@@ -29,6 +29,11 @@ class AppendTimes:
     offsets: NDArray[np.int64]
     times: NDArray[np.int64]
 
+    def at(self, offset: int) -> int | None:
+        """The time that holds there, as in the file; None where nothing is known."""
+        n = int(np.searchsorted(self.offsets, offset, side="right")) - 1
+        return int(self.times[n]) if n >= 0 and self.times[n] > -FOREVER_MS else None
+
     def latest(self) -> NDArray[np.int64]:
         """The latest time that each entry allows."""
         exact = np.minimum(self.times, FOREVER_MS - RESOLUTION_MS) + (RESOLUTION_MS - 1)

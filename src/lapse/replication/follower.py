@@ -18,6 +18,7 @@ from lapse.kernels import scan
 from lapse.log.directory import LogDirectory
 from lapse.log.epochs import NO_EPOCH
 from lapse.log.partition_log import PartitionLog
+from lapse.records.append_times import NOTHING, AppendTimes
 from lapse.records.batch import scan_prefix
 
 _CUT = scan.REASONS[scan.TRUNCATED]
@@ -31,12 +32,16 @@ class Fetched:
     Attributes:
         diverging: the last epoch that both have, and where it ends at the leader; None where what
             the follower has is the leader's, too.
+        append_times: when the leader appended the records.
+        create_times_kept: as in `Summary`.
     """
 
     records: Buffer
     high_watermark: int
     log_start_offset: int
     diverging: tuple[int, int] | None = None
+    append_times: AppendTimes = NOTHING
+    create_times_kept: bool = True
 
 
 class Then(Enum):
@@ -56,7 +61,10 @@ def take(log: PartitionLog, directory: LogDirectory, fetched: Fetched, leader_ep
         return Then.TRUNCATED
     records = whole_batches(fetched.records)
     if len(records):
-        log.append_raw(records, leader_epoch=leader_epoch)
+        log.append_raw(
+            records, leader_epoch=leader_epoch, append_times=fetched.append_times,
+            create_times_kept=fetched.create_times_kept,
+        )  # fmt: skip
     known, reached = log.high_watermark, min(fetched.high_watermark, log.log_end_offset)
     if reached > known:
         log.high_watermark = reached

@@ -96,7 +96,7 @@ def replica_of(version: int, request: FetchRequest) -> int:
 def client_of(version: int, request: FetchRequest) -> Client:
     """By the version it speaks and what it says of itself."""
     if replica_of(version, request) >= 0:
-        return REPLICA
+        return replace(REPLICA, is_ours=request.tombstone_values)
     magic_max = (version >= V1_FROM) + (version >= V2_FROM)
     return Client(
         magic_max,

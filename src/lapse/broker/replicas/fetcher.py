@@ -24,6 +24,7 @@ from lapse.broker.replicas.cleaned import Copy
 from lapse.broker.replicas.follower_session import FollowerSession
 from lapse.broker.replicas.peers import Peers
 from lapse.client.connection import BrokerConnection
+from lapse.client.fetched import append_times_of
 from lapse.log.partition_log import PartitionLog
 from lapse.replication import follower
 from lapse.wire.schema.fetch import (
@@ -191,6 +192,7 @@ class Fetcher:
             max_wait_ms=self._wait_ms,
             min_bytes=1,
             max_bytes=self._config.replica_fetch_response_max_bytes,
+            tombstone_values=True,  # as our own clients: the times of appends come, too
             **self._session.ask(wanted)._asdict(),
         )
 
@@ -229,6 +231,8 @@ class Fetcher:
                 data.high_watermark,
                 data.log_start_offset,
                 None if at.epoch < 0 else (at.epoch, at.end_offset),
+                append_times_of(data),
+                data.create_times_kept,
             )
             try:
                 directory = self._partitions.directory_of(tp)
