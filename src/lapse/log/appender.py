@@ -307,9 +307,9 @@ class Appender:
         """Append batches as they are, as a follower does: offsets, epochs, sequences and all.
 
         The first one of an empty log may span its start (D-7). `leader_epoch`: in which they were
-        fetched; `append_times`: when the leader appended them; None: they are appended here.
-        Raises CorruptData where they do not parse or do not continue the log,
-        NOT_LEADER_OR_FOLLOWER where that epoch is over.
+        fetched; `append_times`: when the leader appended them; None: here and now. Raises
+        CorruptData where they do not parse or do not continue the log, NOT_LEADER_OR_FOLLOWER where
+        that epoch is over.
         """
         where = str(self._log.partition)
         rows = headers_of(scan_batches(batches, where))
@@ -590,10 +590,7 @@ class Appender:
 def _runs(
     batches: Sequence[Header], firsts: Sequence[int], entries: Sequence[int | None]
 ) -> Iterator[tuple[int, int]]:
-    """Neighbours appended at one time that fit into a segment, whose index has 32 bits for offsets.
-
-    As ranges of numbers.
-    """
+    """Ranges of those appended at one time that fit into a segment, with 32 bits for offsets."""
     begin = 0
     for n, batch in enumerate(batches):
         is_far = batch.last_offset - firsts[begin] > RELATIVE_OFFSET_MAX
