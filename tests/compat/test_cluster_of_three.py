@@ -368,3 +368,44 @@ def metric(broker: BrokerProcess, name: str) -> float:
     samples = [line.split() for line in text.splitlines() if not line.startswith("#")]
     [value] = [float(sample[1]) for sample in samples if sample[0].endswith(name)]
     return value
+
+
+def test_who_asks_the_wrong_broker_is_told_who_leads(
+    tmp_path: Path, shared: ZooKeeperProcess
+) -> None:
+    """KIP-951: with the error, from the versions on that have room for it."""
+    with running(tmp_path, shared) as brokers:
+        brokers.create_at("t", 1, 2)
+        asyncio.run(ask_the_wrong_ones(brokers))
+
+
+async def ask_the_wrong_ones(brokers: Brokers) -> None:
+    """One that follows, and one that has no replica."""
+    host, _, port = brokers.processes[1].bootstrap.rpartition(":")
+    not_here = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    batch = build_batch([NewRecord(b"k", b"v")], BatchSpec())
+    wanted = PartitionProduceData(index=0, records=batch)
+    produce = ProduceRequest(
+        acks=1, timeout_ms=5000, topic_data=(TopicProduceData(name="t", partition_data=(wanted,)),)
+    )
+    one = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    topic = FetchTopic(topic_id=brokers.topic_id("t"), partitions=(one,))
+    fetch = FetchRequest(max_wait_ms=0, min_bytes=0, topics=(topic,))
+    for wrong in (2, 3):
+        own_host, _, own_port = brokers.processes[wrong].bootstrap.rpartition(":")
+        async with await BrokerConnection.open(own_host, int(own_port)) as connection:
+            for version, told in ((9, False), (10, True)):
+                made = await connection.request(produce, ProduceResponse, version=version)
+                [refused] = made.responses[0].partition_responses
+                assert refused.error_code == not_here
+                assert (refused.current_leader.leader_id == 1) is told
+                found = [(n.node_id, n.host, n.port) for n in made.node_endpoints]
+                assert found == ([(1, host, int(port))] if told else [])
+            for version, told in ((15, False), (16, True)):
+                got = await connection.request(fetch, FetchResponse, version=version)
+                [data] = got.responses[0].partitions
+                assert data.error_code == not_here
+                leader = data.current_leader
+                assert (leader.leader_id, leader.leader_epoch) == ((1, 0) if told else (-1, -1))
+                found = [(n.node_id, n.host, n.port) for n in got.node_endpoints]
+                assert found == ([(1, host, int(port))] if told else [])

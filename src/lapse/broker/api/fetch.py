@@ -59,6 +59,7 @@ from lapse.broker.replicas.replicas import Fetching
 from lapse.broker.request.authorize import TOPIC_REFUSED, Caller, Handle
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.leader_hints import LeaderHints
 from lapse.log.headers import Pread, pread_cached
 from lapse.log.partition_log import PartitionLog
 from lapse.log.state import LogSlice
@@ -74,6 +75,8 @@ from lapse.wire.schema.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 
@@ -81,6 +84,7 @@ READ_COMMITTED = 1
 NOTHING = LogSlice(None, 0, 0)
 NO_EPOCH_END = EpochEndOffset()
 STORAGE_ERROR_FROM = 6
+HINTS_FROM = 16
 
 # Below this a copy through the process is cheaper than a second call to the kernel.
 SENDFILE_BYTES_MIN = 32 << 10
@@ -163,7 +167,26 @@ async def handle(
             services.counters.topics[want.partition.topic].bytes_out += g.size
     if version < STORAGE_ERROR_FROM:
         got = [_without_storage_error(g) for g in got]
-    return FetchResponse(responses=_by_topic(request.topics, got))
+    hints = LeaderHints(services, session)
+    if version >= HINTS_FROM and not limits.client.is_replica:
+        got = [_with_leader(want, g, hints) for want, g in zip(wanted, got, strict=True)]
+    return FetchResponse(
+        responses=_by_topic(request.topics, got),
+        node_endpoints=tuple(
+            NodeEndpoint(node_id=broker, host=address.host, port=address.port)
+            for broker, address in hints.addresses()
+        ),
+    )
+
+
+def _with_leader(want: WantedPartition, got: Got, hints: LeaderHints) -> Got:
+    if not got.data.error_code or want.partition is None:
+        return got
+    known = hints.of(want.partition, got.data.error_code)
+    if known is None:
+        return got
+    leader = LeaderIdAndEpoch(leader_id=known[0], leader_epoch=known[1])
+    return Got(replace(got.data, current_leader=leader), got.size)
 
 
 def _note_follower(

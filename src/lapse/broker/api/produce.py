@@ -60,6 +60,7 @@ from lapse.broker.request.authorize import (
 )
 from lapse.broker.request.context import CloseConnection, Services, Session
 from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.leader_hints import LeaderHints
 from lapse.kernels.layout import ATTRIBUTES, CODEC_MASK, HEADER_SIZE, MAGIC
 from lapse.metadata.image import INTERNAL_TOPICS, METADATA_LOG
 from lapse.records.layout import Codec
@@ -68,6 +69,8 @@ from lapse.security.acls import Operation
 from lapse.wire.schema.produce import (
     PRODUCE,
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -83,6 +86,7 @@ ACKS = frozenset({ALL, 0, 1})
 V2, V2_FROM = 2, 3
 STORAGE_ERROR_FROM = 4
 ZSTD_FROM = 7
+HINTS_FROM = 10
 NO_OFFSET = -1
 NOT_FOR_CLIENTS = INTERNAL_TOPICS | {METADATA_LOG}
 ADMIN_CLIENT_ID = "__admin_client"
@@ -146,7 +150,7 @@ async def handle(
     if request.acks == 0:
         _close_if_failed(results)
         return None
-    return _response(request, version, results)
+    return _response(request, version, results, LeaderHints(services, session))
 
 
 async def _committed(
@@ -382,10 +386,14 @@ def _close_if_failed(results: list[AppendResult]) -> None:
 
 
 def _response(
-    request: ProduceRequest, version: int, results: list[AppendResult]
+    request: ProduceRequest, version: int, results: list[AppendResult], hints: LeaderHints
 ) -> ProduceResponse:
-    partition_responses = iter([_partition_response(result, version) for result in results])
+    partition_responses = iter([_partition_response(result, version, hints) for result in results])
     return ProduceResponse(
+        node_endpoints=tuple(
+            NodeEndpoint(node_id=broker, host=address.host, port=address.port)
+            for broker, address in hints.addresses()
+        ),
         responses=tuple(
             [
                 TopicProduceResponse(
@@ -396,12 +404,15 @@ def _response(
                 )
                 for topic in request.topic_data
             ]
-        )
+        ),
     )
 
 
-def _partition_response(result: AppendResult, version: int) -> PartitionProduceResponse:
+def _partition_response(
+    result: AppendResult, version: int, hints: LeaderHints
+) -> PartitionProduceResponse:
     error = result.error or ErrorCode.NONE
+    known = hints.of(result.partition, error) if version >= HINTS_FROM and error else None
     if error == ErrorCode.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_FROM:
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
     return PartitionProduceResponse(
@@ -417,6 +428,9 @@ def _partition_response(result: AppendResult, version: int) -> PartitionProduceR
             ]
         ),
         error_message=result.message,
+        current_leader=LeaderIdAndEpoch()
+        if known is None
+        else LeaderIdAndEpoch(leader_id=known[0], leader_epoch=known[1]),
     )
 
 
