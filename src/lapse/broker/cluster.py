@@ -289,8 +289,9 @@ def elect(store: TreeStore, brokers: Brokers, moment: Moment, *, rebalance: bool
     store.set_states(changes)
     for broker, count in leaving.items():
         logger.warning(
-            "broker %d is away for lapse.replica.absence.max.ms: tombstones and markers wait no "
-            "longer for %d of its replicas; it fetches them anew when it is back",
+            "broker %d is away, and %d of its replicas were not in sync for "
+            "lapse.replica.absence.max.ms: tombstones and markers wait for them no longer; they "
+            "are fetched anew when it is back",
             broker, count,
         )  # fmt: skip
 

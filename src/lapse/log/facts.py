@@ -94,7 +94,7 @@ class ReplicaFacts:
 
     Attributes:
         cleaned: its commits, ascending by both fields; older ones may be left out.
-        last_seen_ms: since when its broker is away; 0 where it is there, or nobody knows.
+        last_seen_ms: since when it is away and not in sync; 0: it is, or nobody knows.
         counted: whether what it said is known; nothing may be removed while nobody's word is.
     """
 

@@ -7,7 +7,8 @@ is not to be trusted any more. It cannot join the in-sync replicas, so it never 
 back it removes all that it has, counts again, and only then fetches (`broker.replicas.returning`).
 
 Who is in sync never leaves: it has the tombstones itself. Nor does who is there and fetches,
-however long that takes: it would begin anew again and again.
+however long that takes: it would begin anew again and again. That somebody is back is not noted
+before it is in sync: a broker that starts would have each of its partitions written twice.
 """
 
 from __future__ import annotations
@@ -36,11 +37,10 @@ def noted(state: PartitionState, brokers: Brokers, moment: Moment) -> PartitionS
     known = {one.broker: one for one in state.away}
     away = []
     for broker in state.replicas:
-        one = known.get(broker, Away(broker, moment.now_ms))
-        if not one.counted:
-            away.append(one)
-        elif broker not in state.isr and broker not in brokers.alive:
-            away.append(_aged(one, moment))
+        if broker in brokers.alive and broker in known:
+            away.append(known[broker])
+        elif broker not in {*state.isr, *brokers.alive}:
+            away.append(_aged(known.get(broker, Away(broker, moment.now_ms)), moment))
     return replace(state, away=tuple(away))
 
 
@@ -59,4 +59,4 @@ def counted_again(state: PartitionState, broker: int) -> PartitionState:
 def _aged(one: Away, moment: Moment) -> Away:
     since_ms = min(one.since_ms, moment.now_ms)  # noted by a clock that was ahead
     stays = moment.long_ago_ms is None or since_ms > moment.long_ago_ms
-    return replace(one, since_ms=since_ms, counted=stays)
+    return replace(one, since_ms=since_ms, counted=one.counted and stays)

@@ -16,10 +16,10 @@ NO_LEADER = -1
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """A replica that is not in sync, and whose broker is not there.
+    """A replica that is not in sync, and whose broker is not there, or was not since it was.
 
     Attributes:
-        since_ms: when the controller first saw that.
+        since_ms: when the controller first saw it so.
         counted: whether the other replicas wait for it with tombstones and markers (L3). One that
             has left the count is emptied before it fetches anything, and counts again from then on.
     """

@@ -39,8 +39,9 @@ def test_who_is_away_for_too_long_leaves_the_count_and_stays_out() -> None:
 
 def test_who_is_there_again_is_waited_for_however_long_it_takes() -> None:
     seen = noted(LACKS_3, TWO, at(1000))
-    assert noted(seen, ALL, at(2000)) == LACKS_3
+    assert noted(seen, ALL, at(2000)) == seen  # nor is that written: it will be in sync soon
     assert noted(LACKS_3, ALL, at(1000)) == LACKS_3
+    assert noted(seen, TWO, at(2000)).uncounted == {3}  # it has gone again, and was not in sync
 
 
 def test_who_left_the_count_does_not_count_just_because_it_is_there() -> None:

@@ -30,7 +30,7 @@ from lapse.replication.cleaned import said, taken_back
 
 logger = logging.getLogger(__name__)
 
-IS_THERE = 0  # for `last_seen_ms`
+IN_SYNC = 0  # for `last_seen_ms`
 TELL_SECONDS = 5.0  # high watermarks, too, are kept so often, as in Kafka
 
 
@@ -129,7 +129,7 @@ class Cleaned:
                 ReplicaFacts(
                     other,
                     words_of[Said(copy.topic.topic_id, number, other)],
-                    away_ms.get(other, IS_THERE),
+                    away_ms.get(other, IN_SYNC),
                 )
                 for other in copy.others
             )

@@ -275,7 +275,7 @@ def _away(facts: LogFacts, node_id: int) -> str:
     if not since_ms:
         return ""
     return (
-        f" (its broker is away since {_utc(since_ms)}, and waited for up to "
+        f" (not in sync since {_utc(since_ms)}; while its broker is away it is waited for up to "
         "lapse.replica.absence.max.ms)"
     )
 

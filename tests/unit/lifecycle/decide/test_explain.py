@@ -126,7 +126,7 @@ def test_l3_the_replica_that_is_waited_for() -> None:
 def test_l3_since_when_the_replica_that_is_waited_for_is_away() -> None:
     away = ReplicaFacts(2, (), 1_700_000_000_000)
     facts = sealed(segment(0, horizon_earliest_ms=5), cleaner_checkpoint=10, replicas=(away,))
-    words = "replica 2 (its broker is away since 2023-11-14 22:13:20Z, and waited for up to lapse."
+    words = "replica 2 (not in sync since 2023-11-14 22:13:20Z; while its broker is away it is wait"
     assert words in reason(facts).text
 
 
