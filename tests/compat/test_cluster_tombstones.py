@@ -17,6 +17,7 @@ SETTINGS = {
     "segment_ms": "500", "max_compaction_lag_ms": "1000", "file_delete_delay_ms": "0",
     "lapse_tombstone_removal_max_lag_ms": "0",
 }  # fmt: skip
+ERASED = (b"erased", b"secret")
 BROKER = {"log.cleaner.backoff.ms": "200", "lapse.housekeeping.interval.ms": "200"}
 
 
@@ -60,32 +61,39 @@ def explained(data: Path) -> str:
     return told.stdout
 
 
+def erased_while_away(brokers: Brokers) -> tuple[int, list[int]]:
+    """A key of `t` is deleted while one that has its value is away; who is, and who is not."""
+    brokers.create("t", **SETTINGS)
+    keyed(brokers, "t", [ERASED, (b"kept", b"1")])
+    brokers.until(
+        lambda: all(ERASED in records(p.data, "t-0") for p in brokers.processes.values()), "copies"
+    )
+    away = next(n for n in (1, 2, 3) if n != brokers.leader("t"))
+    brokers.processes[away].kill()
+    keyed(brokers, "t", [(b"erased", None)])
+    return away, [n for n in (1, 2, 3) if n != away]
+
+
 def test_a_tombstone_waits_for_the_replica_that_is_away(
     tmp_path: Path, shared: ZooKeeperProcess
 ) -> None:
     with running(tmp_path, shared, BROKER) as brokers, cleaning(brokers):
-        brokers.create("t", **SETTINGS)
 
         def at(n: int) -> list[tuple[bytes, bytes | None]]:
             return records(brokers.processes[n].data, "t-0")
 
-        keyed(brokers, "t", [(b"erased", b"secret"), (b"kept", b"1")])
-        brokers.until(lambda: all((b"erased", b"secret") in at(n) for n in (1, 2, 3)), "copies")
-        away = next(n for n in (1, 2, 3) if n != brokers.leader("t"))
-        brokers.processes[away].kill()
-        others = [n for n in (1, 2, 3) if n != away]
-        keyed(brokers, "t", [(b"erased", None)])
+        away, others = erased_while_away(brokers)
 
         def is_cleaned(n: int) -> bool:
             keyed(brokers, "t", [(b"more", b"2")])  # a segment is rolled, and a round due
-            return (b"erased", b"secret") not in at(n)
+            return ERASED not in at(n)
 
         for n in others:
             brokers.until(lambda n=n: is_cleaned(n), f"the value is gone from {n}")
         for _ in range(20):  # rounds go on meanwhile, and each could remove it
             keyed(brokers, "t", [(b"more", b"3")])
         assert all((b"erased", None) in at(n) for n in others)
-        assert (b"erased", b"secret") in at(away)
+        assert ERASED in at(away)
         holder = brokers.processes[others[0]].data
         brokers.until(lambda: f"replica {away}" in explained(holder), "who holds the tombstone")
         brokers.processes[away].start()
@@ -96,6 +104,11 @@ def test_a_tombstone_waits_for_the_replica_that_is_away(
 
         brokers.until(is_gone_everywhere, "value and tombstone are gone from all")
         assert all((b"kept", b"1") in at(n) for n in (1, 2, 3))
+        for one in brokers.processes.values():  # what they have said by now outlives them
+            one.kill()
+            one.start()
+        brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
+        assert not any("fetched anew" in one.log() for one in brokers.processes.values())
 
 
 def test_who_is_away_for_too_long_is_waited_for_no_longer_and_brings_nothing_back(
@@ -103,17 +116,11 @@ def test_who_is_away_for_too_long_is_waited_for_no_longer_and_brings_nothing_bac
 ) -> None:
     soon = {**BROKER, "lapse.replica.absence.max.ms": "3000"}
     with running(tmp_path, shared, soon) as brokers, cleaning(brokers):
-        brokers.create("t", **SETTINGS)
 
         def at(n: int) -> list[tuple[bytes, bytes | None]]:
             return records(brokers.processes[n].data, "t-0")
 
-        keyed(brokers, "t", [(b"erased", b"secret"), (b"kept", b"1")])
-        brokers.until(lambda: all((b"erased", b"secret") in at(n) for n in (1, 2, 3)), "copies")
-        away = next(n for n in (1, 2, 3) if n != brokers.leader("t"))
-        brokers.processes[away].kill()
-        others = [n for n in (1, 2, 3) if n != away]
-        keyed(brokers, "t", [(b"erased", None)])
+        away, others = erased_while_away(brokers)
 
         def is_gone_from(n: int) -> bool:
             keyed(brokers, "t", [(b"more", b"2")])
@@ -121,7 +128,7 @@ def test_who_is_away_for_too_long_is_waited_for_no_longer_and_brings_nothing_bac
 
         for n in others:
             brokers.until(lambda n=n: is_gone_from(n), f"the tombstone is gone from {n}")
-        assert (b"erased", b"secret") in at(away)
+        assert ERASED in at(away)
         brokers.processes[away].start()
         brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
         assert not any(key == b"erased" for key, _ in at(away))

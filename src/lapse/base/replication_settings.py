@@ -37,6 +37,7 @@ REPLICATION_SETTINGS: tuple[Setting, ...] = (
     Setting("replica.fetch.response.max.bytes", whole(0, INT_MAX), str(10 << 20),
             "How much it fetches at once in all."),
     Setting("lapse.replica.absence.max.ms", whole(1), str(7 * 24 * 3600 * 1000),
-            "While a broker is away tombstones and markers wait for a replica of its until that "
-            "was not in sync for so long. Then it is emptied, and fetched anew, once it is back."),
+            "How long tombstones and markers wait for a replica that is not in sync and whose "
+            "broker is away. After that it is emptied, and fetched anew, once its broker is back. "
+            "The controller's counts: give all brokers the same."),
 )  # fmt: skip

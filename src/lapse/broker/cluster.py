@@ -207,17 +207,18 @@ class Cluster:
         self._tree.watch([f"{BROKERS}/{broker}" for broker in brokers], self._notice)
         self._read_members()
         if holds_office:
-            moment = Moment(
-                self._believed.noting_ms(),
-                self._believed.past_ms(self._config.replica_absence_max_ms),
-            )
-            elect(self.store, self._members.alive, moment, rebalance=self._rebalances())
+            elect(self.store, self._members.alive, self._moment(), rebalance=self._rebalances())
         nodes = dict(zip(CHANGED, self._tree.get(CHANGED), strict=True))
         return {
             kind: node.version
             for kind, node in nodes.items()
             if node is not None and node.version != self._versions.get(kind)
         }
+
+    def _moment(self) -> Moment | None:
+        """When it is, for who is away; None while no clock is believed."""
+        long_ago_ms = self._believed.past_ms(self._config.replica_absence_max_ms)
+        return None if long_ago_ms is None else Moment(self._believed.noting_ms(), long_ago_ms)
 
     def _rebalances(self) -> bool:
         """Whether preferred leaders are to lead again: as often as the setting says."""
@@ -266,7 +267,9 @@ class Cluster:
         await asyncio.to_thread(self._tree.close)
 
 
-def elect(store: TreeStore, brokers: Brokers, moment: Moment, *, rebalance: bool = False) -> None:
+def elect(
+    store: TreeStore, brokers: Brokers, moment: Moment | None, *, rebalance: bool = False
+) -> None:
     """Have every partition led by who may, while these brokers are there; for the controller.
 
     With `rebalance` by the preferred leader, where that one is in sync again. Who is away is noted,

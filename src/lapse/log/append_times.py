@@ -16,8 +16,8 @@ A round leaves out entries that nothing is left of. Before its file stands an en
 number there is and the size of the log file that it was made for: beside any other one (a power cut
 may have taken back the renames of one folder and not of another) it is worth nothing.
 
-A follower has its leader's entries (`followed_entry`): records are as old on each replica, and stay
-so when they are fetched anew (KIP-32).
+A follower has its leader's entries (`followed_entries`): records are as old on each replica, and
+stay so when they are fetched anew (KIP-32).
 
 Where a record's age is checked, only the latest possible time counts; clients are shown the
 earliest, which is up to a second early.
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -37,10 +37,9 @@ from numpy.typing import NDArray
 from lapse.base.fs import Fs
 from lapse.base.times import FOREVER_MS
 from lapse.log.summary import FOLDER
-from lapse.records.append_times import NOTHING, RESOLUTION_MS, AppendTimes
+from lapse.records.append_times import NOTHING, RESOLUTION_MS, UNKNOWN, AppendTimes
 
 SUFFIX = ".appended"
-UNKNOWN = -FOREVER_MS
 _MADE_FOR = -FOREVER_MS - 1
 _NOT_KNOWN = -1
 _PLACE_MAX = (1 << 32) - 1  # the end of a segment may be at 2^31; beyond lies only damage
@@ -157,14 +156,14 @@ def encode(known: AppendTimes, base_offset: int, made_for: int | None = None) ->
     return head + table.tobytes()
 
 
-def followed_entry(known: int | None, now_ms: int) -> int:
-    """A follower's entry of what its leader has appended at `known`, by the leader's entry.
+def followed_entries(known: AppendTimes, firsts: Sequence[int], now_ms: int) -> list[int]:
+    """A follower's entries of batches that begin at some offsets, by its leader's entries.
 
     Where that one knows nothing it is "not after now", in whole seconds for not too many of them.
     """
-    if known is None or known == 0:
-        return -max((now_ms // RESOLUTION_MS + 1) * RESOLUTION_MS, 1)
-    return known
+    latest = -max((now_ms // RESOLUTION_MS + 1) * RESOLUTION_MS, 1)
+    held = known.held(np.array(firsts, np.int64))
+    return np.where((held <= UNKNOWN) | (held == 0), latest, held).tolist()  # type: ignore[no-any-return]
 
 
 def latest_of(entry_ms: int) -> int:

@@ -25,7 +25,7 @@ from lapse.kernels.layout import (
     TRANSACTIONAL,
 )
 from lapse.log.append_clock import LogClock
-from lapse.log.append_times import followed_entry, latest_of
+from lapse.log.append_times import followed_entries, latest_of
 from lapse.log.core import LogCore, refused
 from lapse.log.epochs import NO_EPOCH
 from lapse.log.loader import LoadedLog, OpenOptions
@@ -307,9 +307,8 @@ class Appender:
         """Append batches as they are, as a follower does: offsets, epochs, sequences and all.
 
         The first one of an empty log may span its start (D-7). `leader_epoch`: in which they were
-        fetched; `append_times`: when the leader appended them; None: here and now. Raises
-        CorruptData where they do not parse or do not continue the log, NOT_LEADER_OR_FOLLOWER where
-        that epoch is over.
+        fetched; `append_times`: when the leader appended them, else it is now. Raises CorruptData
+        where they do not continue the log, NOT_LEADER_OR_FOLLOWER where that epoch is over.
         """
         where = str(self._log.partition)
         rows = headers_of(scan_batches(batches, where))
@@ -338,10 +337,11 @@ class Appender:
                     raise CorruptData(where, batch.position, reason)
                 expected = batch.last_offset + 1
             now = self._log.env.clock.now_ms() if now_ms is None else now_ms
-            entries = [
-                None if append_times is None else followed_entry(append_times.at(first), now)
-                for first in firsts
-            ]
+            entries: Sequence[int | None] = (
+                [None] * len(rows)
+                if append_times is None
+                else followed_entries(append_times, firsts, now)
+            )
             for begin, end in _runs(rows, firsts, entries):
                 run, entry_ms = rows[begin:end], entries[begin]
                 data = batches[run[0].position : run[-1].position + run[-1].size]

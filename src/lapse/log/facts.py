@@ -94,13 +94,13 @@ class ReplicaFacts:
 
     Attributes:
         cleaned: its commits, ascending by both fields; older ones may be left out.
-        last_seen_ms: since when it is away and not in sync; 0: it is, or nobody knows.
+        away_since_ms: since when it is away and not in sync; 0: it is, or nobody knows.
         counted: whether what it said is known; nothing may be removed while nobody's word is.
     """
 
     node_id: int
     cleaned: tuple[CleanedTo, ...]
-    last_seen_ms: int
+    away_since_ms: int
     counted: bool = True
 
 

@@ -22,10 +22,10 @@ _VERSION = 1
 NOTHING_KNOWN = (ReplicaFacts(-1, (), 0, counted=False),)
 
 
-class _Replica(msgspec.Struct):
+class _Replica(msgspec.Struct, rename={"away_since_ms": "last_seen_ms"}):
     broker: int
     cleaned: list[tuple[Long, Long]]
-    last_seen_ms: Long
+    away_since_ms: Long
     counted: bool
 
 
@@ -48,7 +48,7 @@ def read_others(partition_dir: Path) -> tuple[ReplicaFacts, ...]:
         ReplicaFacts(
             one.broker,
             tuple(CleanedTo(offset, at_ms) for offset, at_ms in one.cleaned),
-            one.last_seen_ms,
+            one.away_since_ms,
             one.counted,
         )
         for one in file.replicas
@@ -59,7 +59,7 @@ def write_others(fs: Fs, partition_dir: Path, replicas: Sequence[ReplicaFacts]) 
     """Keep it, durably."""
     kept = [
         _Replica(
-            one.node_id, [(c.offset, c.at_ms) for c in one.cleaned], one.last_seen_ms, one.counted
+            one.node_id, [(c.offset, c.at_ms) for c in one.cleaned], one.away_since_ms, one.counted
         )
         for one in replicas
     ]

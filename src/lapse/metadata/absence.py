@@ -24,16 +24,20 @@ class Moment:
     """When it is.
 
     Attributes:
-        long_ago_ms: who is away since then or before is waited for no longer; None: everybody is,
-            since no clock can be believed.
+        long_ago_ms: who is away since then or before is waited for no longer.
     """
 
     now_ms: int
-    long_ago_ms: int | None
+    long_ago_ms: int
 
 
-def noted(state: PartitionState, brokers: Brokers, moment: Moment) -> PartitionState:
-    """The state in which is noted who is away, and who is waited for no longer."""
+def noted(state: PartitionState, brokers: Brokers, moment: Moment | None) -> PartitionState:
+    """The state in which is noted who is away, and who is waited for no longer.
+
+    Nothing is, without a `moment`: no clock can be believed.
+    """
+    if moment is None:
+        return state
     known = {one.broker: one for one in state.away}
     away = []
     for broker in state.replicas:
@@ -58,5 +62,5 @@ def counted_again(state: PartitionState, broker: int) -> PartitionState:
 
 def _aged(one: Away, moment: Moment) -> Away:
     since_ms = min(one.since_ms, moment.now_ms)  # noted by a clock that was ahead
-    stays = moment.long_ago_ms is None or since_ms > moment.long_ago_ms
+    stays = since_ms > moment.long_ago_ms
     return replace(one, since_ms=since_ms, counted=one.counted and stays)

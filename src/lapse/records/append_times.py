@@ -15,6 +15,7 @@ from lapse.base.times import FOREVER_MS
 
 RESOLUTION_MS = 1000
 NO_TIME = -1
+UNKNOWN = -FOREVER_MS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,10 +30,12 @@ class AppendTimes:
     offsets: NDArray[np.int64]
     times: NDArray[np.int64]
 
-    def at(self, offset: int) -> int | None:
-        """The time that holds there, as in the file; None where nothing is known."""
-        n = int(np.searchsorted(self.offsets, offset, side="right")) - 1
-        return int(self.times[n]) if n >= 0 and self.times[n] > -FOREVER_MS else None
+    def held(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The time that holds at each of some offsets, as in the file; UNKNOWN where none does."""
+        if not len(self.offsets):
+            return np.full(len(offsets), UNKNOWN, np.int64)
+        at = np.searchsorted(self.offsets, offsets, side="right") - 1
+        return np.where(at >= 0, self.times[np.maximum(at, 0)], UNKNOWN)
 
     def latest(self) -> NDArray[np.int64]:
         """The latest time that each entry allows."""
@@ -51,11 +54,7 @@ class AppendTimes:
 
     def shown(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """The time of each of some offsets, up to `RESOLUTION_MS` early; -1 where it is unknown."""
-        if not len(self.offsets):
-            return np.full(len(offsets), NO_TIME, np.int64)
-        at = np.searchsorted(self.offsets, offsets, side="right") - 1
-        found = np.where(at >= 0, self.times[np.maximum(at, 0)], NO_TIME)
-        return np.maximum(found, NO_TIME)
+        return np.maximum(self.held(offsets), NO_TIME)
 
     def between(self, offset_from: int, offset_until: int) -> AppendTimes:
         """What holds for offsets of that range, as few entries as that takes."""

@@ -34,7 +34,7 @@ def test_who_is_away_for_too_long_leaves_the_count_and_stays_out() -> None:
     assert not noted(seen, TWO, at(1099)).uncounted
     gone = noted(seen, TWO, at(1100))
     assert gone.away == (Away(3, 1000, counted=False),)
-    assert noted(gone, TWO, Moment(1101, None)) == gone
+    assert noted(gone, TWO, at(1101)) == gone
 
 
 def test_who_is_there_again_is_waited_for_however_long_it_takes() -> None:
@@ -49,8 +49,11 @@ def test_who_left_the_count_does_not_count_just_because_it_is_there() -> None:
     assert noted(gone, ALL, at(2000)) == gone
 
 
-def test_while_no_clock_is_believed_nobody_leaves() -> None:
-    assert not noted(noted(LACKS_3, TWO, at(0)), TWO, Moment(1 << 60, None)).uncounted
+def test_while_no_clock_is_believed_nothing_is_noted() -> None:
+    """Else one that was at 1970 for a moment would make everybody away for decades."""
+    seen = noted(LACKS_3, TWO, at(1000))
+    for state in (LACKS_3, seen, left_out(IN_SYNC, 3, 1000)):
+        assert noted(state, TWO, None) == state
 
 
 def test_what_was_noted_by_a_clock_that_was_ahead_counts_from_now_on() -> None:

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from lapse.base.fs import RealFs
-from lapse.log.append_times import UNKNOWN
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
-from lapse.records.append_times import NOTHING, AppendTimes
+from lapse.records.append_times import NOTHING, UNKNOWN, AppendTimes
 from lapse.replication import follower
 from lapse.testing.clock import ManualClock
 from tests.support.log.logs import NOW, TP, append, batch, config

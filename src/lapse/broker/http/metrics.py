@@ -16,7 +16,6 @@ from prometheus_client.registry import Collector
 from lapse.broker.conditions import conditions, free_bytes
 from lapse.broker.http.latency import group_time_lag, producer_to_log
 from lapse.broker.http.replica_metrics import replica_metrics
-from lapse.broker.logs.purgatory import Operation
 from lapse.broker.request.context import Services
 
 _SOCKETS = "kafka_server_socketservermetrics_"
@@ -105,13 +104,12 @@ class BrokerCollector(Collector):
 
     def _waiting(self) -> Iterable[Metric]:
         services = self._services
-        waiting = services.purgatory.waiting_by_operation
         yield labelled(
             GaugeMetricFamily,
             "kafka_server_delayedoperationpurgatory_purgatorysize",
             "Requests that wait for bytes or for replicas.",
             "delayedOperation",
-            {one.value: waiting.get(one, 0) for one in Operation},
+            {one.value: n for one, n in services.purgatory.waiting_by_operation.items()},
         )
         yield CounterMetricFamily(
             "kafka_server_delayeddeleterecordsmetrics_expires",

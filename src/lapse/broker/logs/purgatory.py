@@ -9,8 +9,7 @@ is made or reset, so what is appended between a look at the log and the wait is 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
 from types import TracebackType
 from typing import Self
@@ -45,6 +44,7 @@ class Watch:
         self.is_given_up = False
 
     def __enter__(self) -> Self:
+        self._purgatory.waiting_by_operation[self.operation] += 1
         for partition in self._partitions:
             self._purgatory.watches.setdefault(partition, set()).add(self)
         return self
@@ -55,6 +55,7 @@ class Watch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._purgatory.waiting_by_operation[self.operation] -= 1
         for partition in self._partitions:
             watches = self._purgatory.watches[partition]
             watches.discard(self)
@@ -105,10 +106,15 @@ class Watch:
 
 
 class Purgatory:
-    """All watches, by partition."""
+    """All watches, by partition.
+
+    Attributes:
+        waiting_by_operation: how many there are, by what waits; any thread may read it.
+    """
 
     def __init__(self) -> None:
         self.watches: dict[TopicPartition, set[Watch]] = {}
+        self.waiting_by_operation = dict.fromkeys(Operation, 0)
 
     def watch(
         self, partitions: Iterable[TopicPartition], operation: Operation = Operation.FETCH
@@ -130,9 +136,3 @@ class Purgatory:
     def waiting(self) -> int:
         """Requests under watch."""
         return sum(self.waiting_by_operation.values())
-
-    @property
-    def waiting_by_operation(self) -> Mapping[Operation, int]:
-        """The same, by what they wait for."""
-        there = {watch for watches in self.watches.values() for watch in watches}
-        return Counter(watch.operation for watch in there)

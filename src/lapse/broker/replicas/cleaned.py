@@ -30,7 +30,7 @@ from lapse.replication.cleaned import said, taken_back
 
 logger = logging.getLogger(__name__)
 
-IN_SYNC = 0  # for `last_seen_ms`
+IN_SYNC = 0  # for `away_since_ms`
 TELL_SECONDS = 5.0  # high watermarks, too, are kept so often, as in Kafka
 
 
@@ -63,8 +63,7 @@ class Cleaned:
         self._partitions, self._disk, self._store = partitions, disk, store
         self._copies: Mapping[TopicPartition, Copy] = {}
         self._said: dict[Said, tuple[CleanedTo, ...]] = {}
-        self._found: set[Said] = set()
-        self._older: set[Said] = set()
+        self._is_older: dict[Said, bool] = {}  # of those that were looked at in this life
         self._saying = threading.Lock()
         self._task: asyncio.Task[None] | None = None
 
@@ -107,8 +106,8 @@ class Cleaned:
             for copy in copies:
                 own = self._own(copy)
                 if copy.state.leader == self._partitions.node_id:
-                    self._older.discard(own)  # the others go by this log now
-                elif own in self._older:
+                    self._is_older[own] = False  # the others go by this log now
+                elif self._is_older[own]:
                     continue
                 cleaned_to = copy.log.cleaner_checkpoint or 0
                 retention_ms = copy.log.config.delete_retention_ms
@@ -143,14 +142,14 @@ class Cleaned:
         """
         with self._saying:
             self._learn_own([copy])
-            return self._own(copy) in self._older
+            return self._is_older[self._own(copy)]
 
     def take_back(self, copy: Copy) -> None:
         """Say no more than what is true; before a follower fetches. Raises Unreachable."""
         own = self._own(copy)
         with self._saying:
             self._learn_own([copy])
-            self._older.discard(own)
+            self._is_older[own] = False
             left = taken_back(self._said[own], copy.log.cleaner_checkpoint or 0)
             if left != self._said[own]:
                 self._say({own: left})
@@ -165,9 +164,8 @@ class Cleaned:
         self._said |= words
         for own, copy in unknown.items():
             cleaned_to = copy.log.cleaner_checkpoint or 0
-            if own not in self._found and any(one.offset > cleaned_to for one in words[own]):
-                self._older.add(own)
-            self._found.add(own)
+            said_more = any(one.offset > cleaned_to for one in words[own])
+            self._is_older.setdefault(own, said_more)
 
     def _asked(self, wanted: Sequence[Said]) -> Sequence[tuple[CleanedTo, ...]]:
         assert self._store is not None, wanted

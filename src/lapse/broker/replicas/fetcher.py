@@ -22,7 +22,7 @@ from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.replicas.cleaned import Copy
 from lapse.broker.replicas.follower_session import FollowerSession
-from lapse.broker.replicas.peers import Peers
+from lapse.broker.replicas.peers import NotLetIn, Peers
 from lapse.client.connection import BrokerConnection
 from lapse.client.fetched import append_times_of
 from lapse.log.partition_log import PartitionLog
@@ -45,6 +45,7 @@ from lapse.wire.schema.list_offsets import (
 logger = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 0.5  # after an error; as replica.fetch.backoff.ms, but sooner
+REFUSED_SECONDS = 10.0  # or it would use up the attempts of all that log in as it does
 SLACK_SECONDS = 30.0
 _SESSION_IS_OVER = frozenset({
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -119,7 +120,8 @@ class Fetcher:
                         logger.info("broker %d cannot be followed just now: %s", self._leader, e)
                     self._trouble = str(e)
                     self._hang_up()
-                    await asyncio.sleep(AGAIN_SECONDS)
+                    is_refused = isinstance(e, NotLetIn)
+                    await asyncio.sleep(REFUSED_SECONDS if is_refused else AGAIN_SECONDS)
                 except Exception:  # or its partitions would be followed no more
                     logger.exception("broker %d could not be followed", self._leader)
                     self._hang_up()

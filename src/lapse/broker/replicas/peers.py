@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from lapse.base.clock import Clock
-from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError
 from lapse.broker.logs.members import Members
 from lapse.broker.logs.topics import NewTopic
 from lapse.client.connection import BrokerConnection, ConnectionLost
@@ -24,6 +24,10 @@ R = TypeVar("R")
 ANSWER_SECONDS_MAX = 30.0
 _DEFAULT = -1
 _CLIENT_ID = "lapse-broker-"
+
+
+class NotLetIn(ConnectionLost):
+    """The other broker refuses this one's login, or there is none that could be tried."""
 
 
 def is_broker(client_id: str) -> bool:
@@ -49,7 +53,7 @@ class Peers:
     async def connect(self, broker: int) -> BrokerConnection:
         """A new connection; raises ConnectionLost, BROKER_NOT_AVAILABLE where it is not there.
 
-        And KafkaError where it lets this broker not in, ConfigError where a certificate is amiss.
+        What is wrong with this broker's login is NotLetIn: no client must take it for its own.
         """
         registered = self._members.brokers.get(broker)
         address = None if registered is None else registered.listeners.get(self._listener)
@@ -60,8 +64,11 @@ class Peers:
             )
         host, port = address
         name = f"{_CLIENT_ID}{self._members.node_id}"
-        login = await asyncio.to_thread(self._login)
-        return await BrokerConnection.open(host, port, login, self._clock, client_id=name)
+        try:
+            login = await asyncio.to_thread(self._login)
+            return await BrokerConnection.open(host, port, login, self._clock, client_id=name)
+        except (KafkaError, ConfigError) as e:
+            raise NotLetIn(f"broker {broker} at {host}:{port}: {e}", sent=False) from e
 
     async def request(
         self, broker: int, message: Any, answer: type[R], *, version: int | None = None

@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -125,6 +126,7 @@ class Replicas:
         self._leading: dict[TopicPartition, _Leading] = {}
         self._fetchers: dict[int, Fetcher] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._named: dict[TopicPartition, AbstractSet[int]] = {}
         self.reread: Callable[[], None] = lambda: None
         self.when_led: list[Callable[[], None]] = []
 
@@ -200,11 +202,7 @@ class Replicas:
                 reached = min(starts.counted.values())
                 left_s = deadline - self._around.clock.monotonic()
                 if reached >= offset:
-                    if starts.away:
-                        logger.warning(
-                            "%s: deleted below %d; not counted, since they are away: replicas %s",
-                            partition, offset, sorted(starts.away),
-                        )  # fmt: skip
+                    self._name_uncounted(partition, offset, starts.away)
                     return reached
                 if left_s <= 0:
                     behind = {b: at for b, at in starts.counted.items() if at < offset}
@@ -217,6 +215,19 @@ class Replicas:
                         f"{partition}: not all replicas have deleted up to {offset}: {behind}",
                     )
                 await watch.wait(_NEVER_SO_MANY_BYTES, left_s)
+
+    def _name_uncounted(
+        self, partition: TopicPartition, offset: int, away: AbstractSet[int]
+    ) -> None:
+        """Once, for as long as it is the same: Kafka Streams deletes twice a minute."""
+        if not away:
+            self._named.pop(partition, None)
+        elif self._named.get(partition) != away:
+            self._named[partition] = away
+            logger.warning(
+                "%s: deleted below %d; not counted, since they are away: replicas %s",
+                partition, offset, sorted(away),
+            )  # fmt: skip
 
     def _log_starts(self, partition: TopicPartition) -> LogStarts:
         led = self._around.partitions.led(partition)

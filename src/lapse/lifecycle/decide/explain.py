@@ -271,7 +271,7 @@ def _replica(d: Decision) -> Explanation | None:
 
 
 def _away(facts: LogFacts, node_id: int) -> str:
-    since_ms = max(one.last_seen_ms for one in facts.replicas if one.node_id == node_id)
+    since_ms = max(one.away_since_ms for one in facts.replicas if one.node_id == node_id)
     if not since_ms:
         return ""
     return (

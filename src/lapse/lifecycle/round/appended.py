@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
 from lapse.lifecycle.round.receipt import APPENDED
-from lapse.log.append_times import UNKNOWN, encode, joined, read_append_times, thinned
-from lapse.records.append_times import AppendTimes
+from lapse.log.append_times import encode, joined, read_append_times, thinned
+from lapse.records.append_times import UNKNOWN, AppendTimes
 
 
 class AppendTimesLeft:

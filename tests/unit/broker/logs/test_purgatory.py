@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from lapse.base.ids import TopicPartition
-from lapse.broker.logs.purgatory import Purgatory
+from lapse.broker.logs.purgatory import Operation, Purgatory
 
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
 LONG_S = 3600.0
@@ -59,3 +61,24 @@ async def test_nothing_is_kept_afterwards() -> None:
         assert purgatory.waiting == 1
     assert purgatory.waiting == 0
     assert purgatory.watches == {}
+
+
+def test_another_thread_may_count_who_waits() -> None:
+    """Metrics are collected in one, while requests come and go."""
+    purgatory, is_over = Purgatory(), threading.Event()
+
+    def count_on() -> None:
+        while not is_over.is_set():
+            assert all(0 <= n <= 1 for _, n in purgatory.waiting_by_operation.items())
+
+    with ThreadPoolExecutor(1) as pool:
+        counting = pool.submit(count_on)
+        try:
+            for n in range(3000):
+                some = [TopicPartition("t", m) for m in range(n % 40 + 1)]
+                with purgatory.watch(some), purgatory.watch(some, Operation.PRODUCE):
+                    assert purgatory.waiting == 2
+        finally:
+            is_over.set()
+        counting.result()
+    assert purgatory.waiting == 0

@@ -19,7 +19,7 @@ from lapse.broker.logs.partitions import Partitions
 from lapse.broker.replicas import fetcher
 from lapse.broker.replicas.cleaned import Copy
 from lapse.broker.replicas.fetcher import Fetcher, Followed
-from lapse.broker.replicas.peers import Peers
+from lapse.broker.replicas.peers import NotLetIn, Peers
 from lapse.client.connection import BrokerConnection
 from lapse.client.login import Login
 from lapse.log.env import LogEnv
@@ -54,11 +54,11 @@ class Following:
         self.partitions = Partitions([path], self.config, LogEnv(RealFs(), CLOCK))
         self.partitions.lock()
         self.partitions.create(TOPIC)
-        self._tries, self._tried_enough = 0, asyncio.Event()
+        self.tries, self._tried_enough = 0, asyncio.Event()
 
     def tried(self) -> None:
-        self._tries += 1
-        if self._tries == TRIES:
+        self.tries += 1
+        if self.tries == TRIES:
             self._tried_enough.set()
 
     async def run(self, prepare: Callable[[Copy], None], asked: Callable[[], None]) -> float:
@@ -95,6 +95,21 @@ async def test_a_partition_that_cannot_be_followed_is_left_out_for_a_while(
     seconds = await following.run(unreachable, lambda: None)
     assert seconds >= (TRIES - 1) * fetcher.AGAIN_SECONDS
     assert following.partitions.directories  # no disk has failed
+
+
+async def test_who_is_not_let_in_does_not_use_up_the_attempts_of_others(
+    following: Following,
+) -> None:
+    """All brokers log in as one user, whose attempts a minute are counted."""
+
+    def refused() -> None:
+        following.tried()
+        raise NotLetIn("another password")
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(4 * fetcher.AGAIN_SECONDS):
+            await following.run(lambda _: None, refused)
+    assert following.tries == 1
 
 
 async def test_a_leader_that_cannot_be_reached_is_said_once(

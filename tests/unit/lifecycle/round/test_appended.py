@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lapse.lifecycle.round.appended import AppendTimesLeft
-from lapse.log.append_times import UNKNOWN, append_times_path, encode, parse
-from lapse.records.append_times import AppendTimes
+from lapse.log.append_times import append_times_path, encode, parse
+from lapse.records.append_times import UNKNOWN, AppendTimes
 from lapse.records.batch import scan_batches
 from tests.unit.lifecycle.round.test_rewrite import data, plan_of
 

@@ -19,9 +19,9 @@ from lapse.lifecycle.round import rewrite
 from lapse.lifecycle.round.engine import run_plan
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
-from lapse.log.append_times import UNKNOWN, append_times_path, encode, parse
+from lapse.log.append_times import append_times_path, encode, parse
 from lapse.log.txn_index import AbortedTxn, encode_entries, parse_entries
-from lapse.records.append_times import AppendTimes
+from lapse.records.append_times import UNKNOWN, AppendTimes
 from lapse.records.batch import Header, headers_of, records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
