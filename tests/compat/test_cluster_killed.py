@@ -1,7 +1,8 @@
 """Any of three brokers is killed, again and again, under a load of stock clients that is checked.
 
 Nothing that was acknowledged is lost, doubled or out of order; transactions are whole or absent;
-at the end all replicas hold the same bytes.
+at the end all replicas hold the same bytes. Beside each broker its lifecycle service cleans: what
+was deleted goes from all replicas and does not come back, what was not deleted stays.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pathlib import Path
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from lapse.testing.zookeeper_process import ZooKeeperProcess
-from tests.support.broker.cluster import WAIT_SECONDS, Brokers, consumed, running, same_bytes
+from tests.support.broker.cleaned import AT_ONCE, BROKER, cleaning, records
+from tests.support.broker.cluster import WAIT_SECONDS, Brokers, consumed, keyed, running, same_bytes
 
 PARTITIONS = 3
 VALUES_AT_ONCE = 20
@@ -98,6 +100,46 @@ def transactional(brokers: Brokers, topic: str, load: Load, over: threading.Even
             producer = begun(brokers)  # the client is of no use any more; this ends its transaction
 
 
+@dataclass
+class Deletions:
+    """What became of the keys of a compacted topic, each written once and then deleted or not.
+
+    Attributes:
+        deleted: whose tombstone was acknowledged.
+        kept: whose value was acknowledged, and who has no tombstone.
+    """
+
+    deleted: set[bytes] = field(default_factory=set)
+    kept: set[bytes] = field(default_factory=set)
+
+
+def deleting(brokers: Brokers, topic: str, keys: Deletions, over: threading.Event) -> None:
+    """Write keys, and delete all but each fifth; who is not acknowledged is in neither set."""
+    producer = Producer(
+        {"bootstrap.servers": brokers.bootstrap, "enable.idempotence": True, "log_level": 0,
+         "message.timeout.ms": 120_000, "topic.metadata.refresh.interval.ms": 1000}
+    )  # fmt: skip
+
+    def acknowledged(asked: dict[bytes, bytes | None]) -> set[bytes]:
+        done: set[bytes] = set()
+
+        def told(key: bytes) -> Callable[[KafkaError | None, object], None]:
+            return lambda error, _: done.add(key) if error is None else None
+
+        for key, value in asked.items():
+            producer.produce(topic, value, key, on_delivery=told(key))
+        producer.flush(2 * WAIT_SECONDS)
+        return done
+
+    n = 0
+    while not over.is_set():
+        some = [b"%d" % key for key in range(n, n + VALUES_AT_ONCE)]
+        n += VALUES_AT_ONCE
+        written = acknowledged(dict.fromkeys(some, b"secret"))
+        keys.kept |= written & set(some[::5])
+        keys.deleted |= acknowledged({key: None for key in some if key not in some[::5]})
+
+
 def begun(brokers: Brokers) -> Producer:
     producer = Producer(
         {"bootstrap.servers": brokers.bootstrap, "transactional.id": "killed", "log_level": 0,
@@ -124,14 +166,16 @@ def test_nothing_is_lost_or_doubled(
     tmp_path: Path, shared: ZooKeeperProcess, seed: int, scaled: Callable[[int], int]
 ) -> None:
     draw = random.Random(seed)
-    with running(tmp_path, shared) as brokers:
+    with running(tmp_path, shared, BROKER) as brokers, cleaning(brokers):
+        brokers.create("deleted", **AT_ONCE, min_insync_replicas="2")
         brokers.create("plain", PARTITIONS, min_insync_replicas="2")
         brokers.create("tx", PARTITIONS, min_insync_replicas="2")
         loads = {"plain": Load(0), "tx": Load(0)}
-        over = threading.Event()
+        keys, over = Deletions(), threading.Event()
         threads = [
             threading.Thread(target=idempotent, args=(brokers, "plain", loads["plain"], over)),
             threading.Thread(target=transactional, args=(brokers, "tx", loads["tx"], over)),
+            threading.Thread(target=deleting, args=(brokers, "deleted", keys, over)),
         ]
         for thread in threads:
             thread.start()
@@ -156,13 +200,35 @@ def test_nothing_is_lost_or_doubled(
         for thread in threads:
             thread.join(3 * WAIT_SECONDS)
             assert not thread.is_alive()
-        for topic in ("plain", "tx", "__transaction_state"):
+        for topic in ("plain", "tx", "deleted", "__transaction_state"):
             brokers.until(lambda topic=topic: brokers.in_sync(topic), f"{topic} in sync")
         for topic, load in loads.items():
             assert not load.failed, (load.failed, story, brokers.logs())
             judge(load, consumed(brokers, topic, PARTITIONS), f"{topic}, killed {story}")
             for n in range(PARTITIONS):
                 same_bytes(brokers, f"{topic}-{n}")
+        judge_deletions(brokers, "deleted", keys, f"killed {story}")
+
+
+def judge_deletions(brokers: Brokers, topic: str, keys: Deletions, what: str) -> None:
+    """Values of deleted keys go everywhere, though what is away holds tombstones back."""
+    assert len(keys.deleted) > 100, what
+
+    def held(n: int) -> dict[bytes, bytes | None]:
+        return dict(records(brokers.processes[n].data, f"{topic}-0"))
+
+    for n in brokers.processes:
+        assert not [k for k, v in held(n).items() if k in keys.deleted and v], f"back: {what}"
+        assert not keys.kept - held(n).keys(), f"lost: {what}"
+
+    def is_gone(n: int) -> bool:
+        keyed(brokers, topic, [(b"more", b"")])  # a segment is rolled, and a round due
+        found = records(brokers.processes[n].data, f"{topic}-0")
+        return not [k for k, _ in found if k in keys.deleted]
+
+    for n in brokers.processes:
+        brokers.until(lambda n=n: is_gone(n), f"values and tombstones are gone from {n}: {what}")
+        assert not keys.kept - held(n).keys(), f"lost: {what}"
 
 
 def judge(load: Load, found: list[int], what: str) -> None:

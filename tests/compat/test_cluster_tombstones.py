@@ -4,51 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lapse.records.batch import records_of, scan_batches
 from lapse.testing.zookeeper_process import ZooKeeperProcess
+from tests.support.broker.cleaned import AT_ONCE, BROKER, cleaning, records
 from tests.support.broker.cluster import Brokers, keyed, running
 
-SETTINGS = {
-    "cleanup_policy": "compact", "delete_retention_ms": "0", "min_cleanable_dirty_ratio": "0.01",
-    "segment_ms": "500", "max_compaction_lag_ms": "1000", "file_delete_delay_ms": "0",
-    "lapse_tombstone_removal_max_lag_ms": "0",
-}  # fmt: skip
 ERASED = (b"erased", b"secret")
-BROKER = {"log.cleaner.backoff.ms": "200", "lapse.housekeeping.interval.ms": "200"}
-
-
-@contextmanager
-def cleaning(brokers: Brokers) -> Iterator[None]:
-    """A lifecycle service beside each broker; each waits for its broker while that is away."""
-    with ExitStack() as stack:
-        for one in brokers.processes.values():
-            command = [
-                sys.executable, "-m", "lapse.cli.main", "lifecycle", str(one.config_path),
-                "--engine", "inline",
-            ]  # fmt: skip
-            service = stack.enter_context(subprocess.Popen(command, stderr=subprocess.DEVNULL))
-            stack.callback(service.terminate)
-        yield
-
-
-def records(data: Path, partition: str) -> list[tuple[bytes, bytes | None]]:
-    """All of them; where a round takes a file away meanwhile, it is looked at anew."""
-    while True:
-        try:
-            files = {str(p): p.read_bytes() for p in sorted((data / partition).glob("*.log"))}
-            break
-        except FileNotFoundError:
-            continue
-    found = []
-    for path, content in files.items():
-        for row in scan_batches(content, path):
-            for record in records_of(content, row, path):
-                found.append((record.key or b"", record.value))
-    return found
 
 
 def explained(data: Path) -> str:
@@ -63,7 +25,7 @@ def explained(data: Path) -> str:
 
 def erased_while_away(brokers: Brokers) -> tuple[int, list[int]]:
     """A key of `t` is deleted while one that has its value is away; who is, and who is not."""
-    brokers.create("t", **SETTINGS)
+    brokers.create("t", **AT_ONCE)
     keyed(brokers, "t", [ERASED, (b"kept", b"1")])
     brokers.until(
         lambda: all(ERASED in records(p.data, "t-0") for p in brokers.processes.values()), "copies"

@@ -1,10 +1,10 @@
-"""Three replicas of a partition through elections, lost tails and slow followers; logs are real.
+"""A partition on four brokers through elections, lost tails, moves and slow followers; real logs.
 
 The network and the metadata store are this file's: what a broker does with its log, what a leader
 counts, who is elected and who is waited for is the code that brokers run. After every step: what
 was committed is in every in-sync replica, at its offset; the high watermark of the partition never
 goes back; replicas that are in sync are the same below it, byte for byte, and count (L3). Who has
-left the count has none of its old records by the time that it counts again.
+left the count, or gets a replica, has none of its old records by the time that it counts.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from lapse.metadata.partition_states import (
     first_state,
     with_isr,
 )
+from lapse.metadata.reassignment import Wish, completed, left, reassigned
 from lapse.replication import follower
 from lapse.replication.leader import LeaderReplicas
 from tests.support.log.logs import append, batch, config, env
 
 TP = TopicPartition("t", 0)
-IDS = (1, 2, 3)
+IDS = (1, 2, 3, 4)
+FIRST = (1, 2, 3)  # who has it at the beginning
 LAG_MS = 50
 ABSENCE_MS = 20
 STEPS = 120
@@ -68,7 +70,7 @@ class World:
 
     def __init__(self, path: Path, draw: random.Random) -> None:
         self.draw, self.now_ms = draw, 0
-        self.stored = first_state(IDS)
+        self.stored = first_state(FIRST)
         self.replicas: dict[int, Replica] = {}
         for n in IDS:
             directory = LogDirectory.open(path / str(n), env())
@@ -77,7 +79,7 @@ class World:
         self.committed: dict[int, bytes] = {}  # offset of a batch -> its value
         self.waiting: dict[int, tuple[int, bytes]] = {}  # epoch, value by offset
         self.high_watermark = 0
-        self.values = self.emptied = 0
+        self.values = self.emptied = self.moved = 0
         self.is_healing = False
         self.seen = self.brokers()
         self.left: set[int] = set()  # the count, and has its old records still
@@ -101,8 +103,34 @@ class World:
         after = settled(self.stored, self.brokers())
         if after is None and self.draw.random() < 0.3:
             after = preferred(self.stored, self.brokers())
-        if after is not None:
-            self.change(self.stored, after)
+        ended = completed(after or self.stored, self.brokers())
+        if ended is not None:
+            self.story.append(f"it is at {ended.replicas}")
+            self.moved += 1
+        if ended is not None or after is not None:
+            self.change(self.stored, ended or after or self.stored)
+
+    def moves(self) -> None:
+        """Somebody wants it elsewhere, or calls that off."""
+        count = self.draw.randint(1, len(FIRST))
+        target = None if self.draw.random() < 0.2 else tuple(self.draw.sample(IDS, count))
+        before = self.stored
+        with suppress(KafkaError):
+            after = reassigned(before, Wish(target), self.brokers(), self.now_ms)
+            self.story.append(f"it is to be at {target}")
+            self.left |= set(after.replicas) - set(before.replicas)
+            self.change(before, after)
+
+    def removes(self) -> None:
+        """A broker that has lost its replica removes it, and may die before it has said so."""
+        n = self.draw.choice(IDS)
+        one = self.replicas[n]
+        if one.is_up and n in self.stored.left_at:
+            one.directory.delete_log(TP)
+            one.log = one.directory.create_log(TP, config(), replicated=True)
+            one.leading = one.begun = None
+            if self.is_healing or self.draw.random() < 0.8:
+                self.change(self.stored, left(self.stored, n))
 
     def notes(self) -> None:
         """The controller looks for who is away; it may have seen that a while ago."""
@@ -125,6 +153,8 @@ class World:
     def take_up(self, n: int, state: PartitionState) -> None:
         one = self.replicas[n]
         epoch_before, one.believed = one.believed.leader_epoch, state
+        if n in state.replicas:
+            one.log.set_replicated(replicated=len(state.replicas) > 1)
         if state.leader != n:
             one.leading = None
             one.log.follow(state.leader_epoch)
@@ -135,6 +165,7 @@ class World:
                 high_watermark=one.log.high_watermark, now_ms=self.now_ms,
             )  # fmt: skip
         else:
+            one.leading.set_replicas(state.replicas, self.now_ms)
             one.leading.isr, one.leading.asked = frozenset(state.isr), None
         if one.leading is not None:
             one.leading.uncounted = state.uncounted
@@ -164,6 +195,8 @@ class World:
         leader = self.replicas.get(one.believed.leader)
         if not one.is_up or leader is None or leader is one or not leader.is_up:
             return
+        if n not in one.believed.replicas:
+            return
         if leader.leading is None or leader.believed.leader_epoch != one.believed.leader_epoch:
             return  # FENCED_LEADER_EPOCH, or UNKNOWN
         epoch = one.believed.leader_epoch
@@ -172,6 +205,8 @@ class World:
             if n in one.believed.uncounted & self.stored.uncounted and not self.empties(n):
                 return
             one.begun = one.believed
+        if n not in leader.believed.replicas or n in leader.believed.uncounted:
+            return  # UNKNOWN_LEADER_EPOCH
         offset, last = one.log.log_end_offset, one.log.latest_epoch
         answer = self.answer(leader.log, offset, last)
         if answer.diverging is None:
@@ -219,7 +254,7 @@ class World:
         wanted = one.leading.wanted_isr(one.log.log_end_offset, self.now_ms, LAG_MS, joining)
         if wanted != one.leading.isr:
             one.leading.asked = wanted
-            isr = tuple(b for b in IDS if b in wanted)
+            isr = tuple(b for b in one.believed.replicas if b in wanted)
             if self.change(one.believed, with_isr(one.believed, isr)):
                 self.take_up(n, self.stored)
 
@@ -281,11 +316,12 @@ class World:
                 one.is_up, one.begun = True, None
                 self.take_up(n, self.stored)
         for _ in range(2000):
-            steps = [self.elects, self.notes, self.learns, self.fetches, self.considers]
-            for step in (*steps, self.waits):
+            steps = [self.elects, self.notes, self.learns, self.removes, self.fetches]
+            for step in (*steps, self.considers, self.waits):
                 step()
-            ends = {one.end_bytes(1 << 60) for one in self.replicas.values()}
-            if len(ends) == 1 and set(self.stored.isr) == set(IDS):
+            ends = {self.replicas[n].end_bytes(1 << 60) for n in self.stored.replicas}
+            is_whole = set(self.stored.isr) == set(self.stored.replicas)
+            if len(ends) == 1 and is_whole and not (self.stored.left_at or self.stored.adding):
                 return
         raise AssertionError(("they did not become the same", self.stored, self.story))
 
@@ -294,7 +330,7 @@ class World:
 def test_nothing_committed_is_lost(
     tmp_path: Path, seed: int, scaled: Callable[[int], int], part: int
 ) -> None:
-    emptied = 0
+    emptied = moved = 0
     for n in range(scaled(200)):
         draw = random.Random(f"{seed}:{part}:{n}")
         world = World(tmp_path / str(n), draw)
@@ -304,7 +340,7 @@ def test_nothing_committed_is_lost(
         steps = [
             world.elects, world.notes, world.notes, world.learns, world.learns, world.produces,
             world.produces, world.fetches, world.fetches, world.fetches, world.considers,
-            world.dies, world.starts, world.starts, world.waits,
+            world.dies, world.starts, world.starts, world.waits, world.moves, world.removes,
         ]  # fmt: skip
         for _ in range(STEPS):
             step = draw.choice(steps)
@@ -314,6 +350,8 @@ def test_nothing_committed_is_lost(
         world.check()
         assert world.stored.leader != NO_LEADER
         emptied += world.emptied
+        moved += world.moved
         for one in world.replicas.values():
             one.directory.close(clean=False)
     assert emptied, "nobody left the count and came back"
+    assert moved, "no replica moved"

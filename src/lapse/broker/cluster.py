@@ -30,6 +30,7 @@ from lapse.metadata.absence import Moment, noted
 from lapse.metadata.election import Brokers, preferred, settled
 from lapse.metadata.membership import BROKERS, CONTROLLER, Interrupted, Membership, Registration
 from lapse.metadata.partition_states import StateChange
+from lapse.metadata.reassignment import completed
 from lapse.metadata.tree import Conflict, Tree, Unreachable
 from lapse.metadata.tree_store import CHANGED, TreeStore
 from lapse.metadata.zookeeper import ZooKeeperTree
@@ -272,16 +273,21 @@ def elect(
 ) -> None:
     """Have every partition led by who may, while these brokers are there; for the controller.
 
-    With `rebalance` by the preferred leader, where that one is in sync again. Who is away is noted,
-    and leaves the count after a while. Raises Conflict where a leader has changed its state
-    meanwhile: look again.
+    A reassignment ends once all that come are in sync. With `rebalance` by the preferred leader,
+    where that one is in sync again. Who is away is noted, and leaves the count after a while.
+    Raises Conflict where a leader has changed its state meanwhile: look again.
     """
     changes, led, leaving = [], 0, Counter[int]()
+    moved: list[str] = []
     for topic in store.topics():
         for number, before in enumerate(topic.states):
             state = settled(before, brokers)
             if state is None and rebalance:
                 state = preferred(before, brokers)
+            ended = completed(state or before, brokers)
+            if ended is not None:
+                state = ended
+                moved.append(f"{topic.name}-{number}")
             led += state is not None
             after = noted(state or before, brokers, moment)
             leaving.update(after.uncounted - before.uncounted)
@@ -290,6 +296,8 @@ def elect(
     if led:
         logger.info("%d partitions get other leaders or in-sync replicas", led)
     store.set_states(changes)
+    if moved:
+        logger.info("replicas have moved: %s", ", ".join(moved))
     for broker, count in leaving.items():
         logger.warning(
             "broker %d is away, and %d of its replicas were not in sync for "

@@ -282,6 +282,20 @@ class PartitionLog:
         with core.append_lock:
             core.state = core.state._replace(known_high_watermark=offset)
 
+    def set_replicated(self, *, replicated: bool) -> None:
+        """Whether other replicas have a say in what is committed; without any, all of it is.
+
+        Raises StorageError.
+        """
+        core = self._core
+        with core.append_lock:
+            state = core.state
+            if replicated != (state.known_high_watermark is not None):
+                known = state.high_watermark if replicated else None
+                core.state = state._replace(known_high_watermark=known)
+        if not replicated:
+            self.learn_of_others(())
+
     @property
     def last_stable_offset(self) -> int:
         """See `LogState.last_stable_offset`."""

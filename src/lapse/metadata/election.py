@@ -40,9 +40,18 @@ def settled(state: PartitionState, brokers: Brokers) -> PartitionState | None:
     isr = staying or tuple(b for b in state.isr if b in brokers.alive)
     if not isr:
         return None if state.leader == NO_LEADER else _led(state, NO_LEADER, state.isr)
+    if state.leader in isr and isr == state.isr:
+        return None
+    return led_by(state, isr, brokers)
+
+
+def led_by(state: PartitionState, isr: tuple[int, ...], brokers: Brokers) -> PartitionState:
+    """The state with these in-sync replicas; another of them leads where the leader is none."""
     if state.leader in isr:
-        return None if isr == state.isr else with_isr(state, isr)
-    return _led(state, next(b for b in state.replicas if b in isr), isr)
+        return with_isr(state, isr)
+    able = [b for b in state.replicas if b in isr and b in brokers.alive]
+    staying = [b for b in able if b in brokers.staying]
+    return _led(state, next(iter(staying or able), NO_LEADER), isr)
 
 
 def preferred(state: PartitionState, brokers: Brokers) -> PartitionState | None:

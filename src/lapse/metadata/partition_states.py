@@ -41,6 +41,9 @@ class PartitionState:
         leader_epoch: one more with each election, also of nobody.
         version: how often its node was changed; Kafka's partition epoch.
         away: whose replicas are away, and whose do not count (`metadata.absence`).
+        adding: those of `replicas` that come by a reassignment; it ends once all are in sync.
+        removing: those of `replicas` that go once it ends.
+        left_at: brokers that had a replica, and may still have its files.
     """
 
     replicas: tuple[int, ...]
@@ -49,6 +52,19 @@ class PartitionState:
     leader_epoch: int
     version: int = 0
     away: tuple[Away, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    left_at: tuple[int, ...] = ()
+
+    @property
+    def is_reassigned(self) -> bool:
+        """Whether replicas of it are moving (KIP-455)."""
+        return bool(self.adding or self.removing)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """Those that shall have it for good."""
+        return tuple(b for b in self.replicas if b not in self.removing)
 
     @property
     def uncounted(self) -> AbstractSet[int]:

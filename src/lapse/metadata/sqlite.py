@@ -139,6 +139,9 @@ class SqliteStore:
     def deletions(self) -> Sequence[TopicRecord]:
         return self._in_state(_DELETING)
 
+    def finish_departure(self, topic_id: uuid.UUID, number: int) -> None:
+        """Nothing: what is on a broker that is alone does not move."""
+
     def _in_state(self, state: int) -> Sequence[TopicRecord]:
         with self._transaction():
             rows = self._db.execute(

@@ -79,6 +79,9 @@ class MetadataStore(Protocol):
     def finish_deletion(self, topic_id: uuid.UUID) -> None:
         """Its files are gone, or renamed to go."""
 
+    def finish_departure(self, topic_id: uuid.UUID, number: int) -> None:
+        """What this broker had of a partition that has moved is gone, or renamed to go."""
+
     def broker_settings(self) -> Mapping[str, Mapping[str, str]]:
         """Settings that were changed while brokers ran, as text, by broker id or `ALL_BROKERS`."""
 

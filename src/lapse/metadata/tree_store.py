@@ -38,6 +38,7 @@ from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.log.facts import CleanedTo
 from lapse.metadata.election import resigned
 from lapse.metadata.partition_states import Away, PartitionState, StateChange
+from lapse.metadata.reassignment import left
 from lapse.metadata.store import Entity, TopicRecord, no_topic, topic_exists
 from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove, Step, Touch, Tree
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
@@ -92,6 +93,9 @@ class _State(msgspec.Struct, frozen=True):
     leader: int
     leader_epoch: int
     away: list[tuple[int, int, bool]] = []  # broker, since when, whether it counts
+    adding: list[int] = []
+    removing: list[int] = []
+    left_at: list[int] = []
 
 
 class _Binding(msgspec.Struct, frozen=True):
@@ -205,7 +209,7 @@ class TreeStore:
             for at, state in zip(paths, self._tree.get(paths), strict=True)
             if state is not None
         ]
-        holders = sorted({broker for state in states for broker in state.replicas})
+        holders = sorted({b for state in states for b in (*state.replicas, *state.left_at)})
         going = _encoded(msgspec.structs.replace(topic, is_going=True, left_at=holders))
         steps: list[Step] = [
             Remove(name_path, self._one(name_path).version),
@@ -261,11 +265,22 @@ class TreeStore:
             some = changes[at : at + STATES_AT_ONCE]
             self._commit([_changed(one) for one in some], TOPICS_CHANGED)
 
-    def state(self, topic_id: uuid.UUID, number: int) -> PartitionState | None:
-        """The state of one partition as it is now; None where there is no such partition."""
-        path = f"{_topic_path(topic_id)}/{number}"
-        [node] = self._tree.get([path])
-        return None if node is None else _state_of(node, path)
+    def states(self, wanted: Sequence[tuple[uuid.UUID, int]]) -> Sequence[PartitionState | None]:
+        """The states of partitions as they are now; None of one that there is not."""
+        paths = [f"{_topic_path(topic_id)}/{number}" for topic_id, number in wanted]
+        nodes = zip(self._tree.get(paths), paths, strict=True)
+        return [None if node is None else _state_of(node, path) for node, path in nodes]
+
+    def finish_departure(self, topic_id: uuid.UUID, number: int) -> None:
+        while True:
+            [state] = self.states([(topic_id, number)])
+            if state is None or self._node_id not in state.left_at:
+                return
+            try:
+                self.set_own_state(StateChange(topic_id, number, left(state, self._node_id)))
+            except Conflict:
+                continue
+            return
 
     def set_own_state(self, change: StateChange) -> None:
         """Another state, as the partition's leader decided, or a replica of itself.
@@ -510,15 +525,19 @@ def _state_of(node: Node, path: str) -> PartitionState:
     kept = _decoded(node, _State, path)
     return PartitionState(
         tuple(kept.replicas), tuple(kept.isr), kept.leader, kept.leader_epoch, node.version,
-        tuple(starmap(Away, kept.away)),
+        tuple(starmap(Away, kept.away)), tuple(kept.adding), tuple(kept.removing),
+        tuple(kept.left_at),
     )  # fmt: skip
 
 
 def _state_data(state: PartitionState) -> bytes:
     away = [(one.broker, one.since_ms, one.counted) for one in state.away]
     return _encoded(
-        _State(list(state.replicas), list(state.isr), state.leader, state.leader_epoch, away)
-    )
+        _State(
+            list(state.replicas), list(state.isr), state.leader, state.leader_epoch, away,
+            list(state.adding), list(state.removing), list(state.left_at),
+        )
+    )  # fmt: skip
 
 
 def _new_states(topic: TopicRecord, first: int) -> list[Step]:

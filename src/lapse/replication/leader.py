@@ -79,11 +79,17 @@ class LeaderReplicas:
         now_ms: int,
     ) -> None:
         self._me, self.epoch_start = me, epoch_start
-        self.followers = {b: Follower(now_ms) for b in replicas if b != me}
+        self.followers: dict[int, Follower] = {}
+        self.set_replicas(replicas, now_ms)
         self.isr: AbstractSet[int] = frozenset(isr)
         self.uncounted: AbstractSet[int] = frozenset()
         self.asked: AbstractSet[int] | None = None
         self.high_watermark = high_watermark
+
+    def set_replicas(self, replicas: Collection[int], now_ms: int) -> None:
+        """Some come or go while this broker leads on (KIP-455)."""
+        known = self.followers
+        self.followers = {b: known.get(b) or Follower(now_ms) for b in replicas if b != self._me}
 
     @property
     def counted(self) -> AbstractSet[int]:

@@ -154,7 +154,8 @@ def running(
         )
         yield brokers
         for one in brokers.processes.values():
-            assert "Traceback" not in one.log(), one.log()[-5000:]
+            before, found, after = one.log().partition("Traceback")
+            assert not found, before[-1000:] + found + after[:5000]
 
 
 def produced(brokers: Brokers, topic: str, values: range, **more: object) -> list[int]:

@@ -10,6 +10,7 @@ import pytest
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.metadata.partition_states import (
     NO_LEADER,
+    Away,
     PartitionState,
     StateChange,
     first_state,
@@ -250,3 +251,65 @@ def test_a_damaged_state_is_never_guessed_at(ensemble: MemoryEnsemble) -> None:
     ensemble.connect().commit([Change(f"/topics/{topic.topic_id}/0", b'{"isr": 1}', 0)])
     with pytest.raises(CorruptData):
         store.topics()
+
+
+# --- moving ---------------------------------------------------------------------------------------
+
+
+def test_who_had_a_replica_is_remembered_until_it_has_removed_it(
+    ensemble: MemoryEnsemble,
+) -> None:
+    stores = {n: store_of(ensemble, n) for n in (1, 2, 3)}
+    topic = replicated("t", (1, 2))
+    stores[1].create_topics([topic])
+    [first] = states_of(stores[1])
+    moving = replace(first, replicas=(3, 1, 2), adding=(3,), removing=(2,), away=(Away(3, 5),))
+    stores[1].set_states([change(topic, 0, moving)])
+    assert states_of(stores[2]) == (replace(moving, version=1),)
+    moved = replace(moving, version=1, adding=(), removing=(), replicas=(3, 1), left_at=(2,))
+    stores[1].set_states([change(topic, 0, moved)])
+    stores[3].finish_departure(topic.topic_id, 0)  # which has not left
+    assert states_of(stores[3]) == (replace(moved, version=2),)
+    stores[2].finish_departure(topic.topic_id, 0)
+    stores[2].finish_departure(topic.topic_id, 0)
+    assert states_of(stores[2]) == (replace(moved, version=3, left_at=()),)
+
+
+def test_a_topic_is_not_forgotten_before_who_had_a_replica_has_removed_it(
+    ensemble: MemoryEnsemble,
+) -> None:
+    stores = {n: store_of(ensemble, n) for n in (1, 2)}
+    topic = replicated("t", (1,))
+    stores[1].create_topics([topic])
+    [first] = states_of(stores[1])
+    stores[1].set_states([change(topic, 0, replace(first, left_at=(2,)))])
+    stores[1].start_deletion(topic.topic_id)
+    stores[1].finish_deletion(topic.topic_id)
+    assert [gone.name for gone in stores[2].deletions()] == ["t"]
+    stores[2].finish_departure(topic.topic_id, 0)  # by an image of before
+    assert [gone.name for gone in stores[2].deletions()] == ["t"]
+    stores[2].finish_deletion(topic.topic_id)
+    assert f"/topics/{topic.topic_id}" not in ensemble.nodes
+
+
+def test_a_departure_waits_for_who_changes_the_state_at_the_same_time(
+    ensemble: MemoryEnsemble,
+) -> None:
+    topic = replicated("t", (1, 2))
+    leader = store_of(ensemble, 1)
+    leader.create_topics([topic])
+    [first] = states_of(leader)
+    leader.set_states([change(topic, 0, replace(first, left_at=(3,)))])
+
+    class Slow(MemoryTree):
+        is_first = True
+
+        def commit(self, steps: Sequence[object]) -> None:  # type: ignore[override]
+            if self.is_first and isinstance(steps[0], Change):
+                self.is_first = False
+                leader.set_own_state(change(topic, 0, replace(states_of(leader)[0], isr=(1,))))
+            super().commit(steps)  # type: ignore[arg-type]
+
+    slow = store_of(ensemble, 3, Slow(ensemble, ensemble.begin_session()))
+    slow.finish_departure(topic.topic_id, 0)
+    assert states_of(leader) == (replace(first, version=3, isr=(1,)),)

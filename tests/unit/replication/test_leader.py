@@ -123,3 +123,16 @@ def test_the_high_watermark_never_goes_back_nor_beyond_who_is_counted(
             ends = [f.end_offset for f in replicas.followers.values()]
             assert UNKNOWN not in ends
             assert replicas.high_watermark <= min(ends)
+
+
+def test_who_comes_is_known_by_its_first_fetch_and_who_goes_not_any_more() -> None:
+    """KIP-455: this broker leads on, in the same epoch."""
+    replicas = leader((1, 2), high_watermark=10)
+    replicas.fetched(2, 20, 0, 20, 5)
+    replicas.set_replicas((1, 2, 4), 10)
+    assert replicas.followers.keys() == {2, 4}
+    assert replicas.followers[2].end_offset == 20
+    assert replicas.followers[4].end_offset == UNKNOWN
+    assert not replicas.fetched(3, 20, 0, 20, 11)
+    replicas.fetched(4, 20, 0, 20, 11)
+    assert replicas.wanted_isr(20, 11, LAG_MS, joining=4) == {1, 2, 4}

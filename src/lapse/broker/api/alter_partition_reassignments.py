@@ -1,38 +1,45 @@
-"""AlterPartitionReassignments (key 45): move replicas, or cancel moves (KIP-455).
+"""AlterPartitionReassignments (key 45): move replicas to other brokers, or cancel moves (KIP-455).
 
 Needs ALTER cluster.
 
-Behaviour: replicas stay where they are so far. If the request lists the replicas that there are,
-they are in place already and the partition succeeds. Any other list is INVALID_REPLICA_ASSIGNMENT.
-Null replicas cancel a move, but no move is ever in progress: NO_REASSIGNMENT_IN_PROGRESS.
-UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist.
+Behaviour: the answer comes when the move is stored; the replicas that come fetch then, and once all
+are in sync the others go, with their files. A list that only orders the replicas anew is in force
+at once. Brokers that are not there, a broker named twice and an empty list are
+INVALID_REPLICA_ASSIGNMENT. Null replicas cancel a move; without one under way
+NO_REASSIGNMENT_IN_PROGRESS. UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist. On a
+broker that is alone replicas stay where they are: any other list is INVALID_REPLICA_ASSIGNMENT.
 
-v0 the replication factor may change · v1 only if the request allows it (it never does).
+v0 the replication factor may change · v1 only if the request allows it, else
+INVALID_REPLICATION_FACTOR (KIP-860).
 """
 
 from __future__ import annotations
 
-from lapse.base.errors import ErrorCode
+from collections.abc import Mapping
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition
 from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
 from lapse.broker.request.context import Services, Session
-from lapse.broker.request.endpoint import Endpoint
-from lapse.metadata.image import Topic
+from lapse.broker.request.endpoint import Endpoint, always
+from lapse.metadata.image import Image
+from lapse.metadata.reassignment import Wish
 from lapse.security.acls import Operation
 from lapse.wire.schema.alter_partition_reassignments import (
     ALTER_PARTITION_REASSIGNMENTS,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
 
-_MESSAGES = {
-    ErrorCode.NONE: None,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such partition",
-    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "the partition is not being reassigned",
-    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "its replicas stay where they are",
-}
+_NO_PARTITION = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
+_NOTHING_MOVES = KafkaError(
+    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "the partition is not being reassigned"
+)
+_STAYS = KafkaError(
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT, "this broker is alone: its replicas stay where they are"
+)
 
 
 async def handle(
@@ -41,8 +48,15 @@ async def handle(
     _version: int,
     request: AlterPartitionReassignmentsRequest,
 ) -> AlterPartitionReassignmentsResponse:
-    """Check for each partition that the requested replicas are those that it has."""
-    topics, node_id = services.topics.image.topics, services.config.node_id
+    """Begin or cancel the moves, and answer for each partition."""
+    wishes = {
+        TopicPartition(topic.name, one.partition_index): Wish(
+            one.replicas, request.allow_replication_factor_change
+        )
+        for topic in request.topics
+        for one in topic.partitions
+    }
+    answers = await _answers(services, wishes)
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
         error_code=ErrorCode.NONE,
@@ -51,8 +65,11 @@ async def handle(
             ReassignableTopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    _answer(partition, topics.get(topic.name), node_id)
-                    for partition in topic.partitions
+                    _answer(
+                        one.partition_index,
+                        answers[TopicPartition(topic.name, one.partition_index)],
+                    )
+                    for one in topic.partitions
                 ),
             )
             for topic in request.topics
@@ -60,23 +77,36 @@ async def handle(
     )
 
 
-def _answer(
-    requested: ReassignablePartition, topic: Topic | None, node_id: int
-) -> ReassignablePartitionResponse:
-    code = ErrorCode.NONE
-    if topic is None or not 0 <= requested.partition_index < topic.partitions:
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    elif requested.replicas is None:
-        code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    elif requested.replicas != _replicas(topic, requested.partition_index, node_id):
-        code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+async def _answers(
+    services: Services, wishes: Mapping[TopicPartition, Wish]
+) -> Mapping[TopicPartition, KafkaError | None]:
+    image = services.topics.image
+    known = {tp: wish for tp, wish in wishes.items() if _exists(image, tp)}
+    answers: dict[TopicPartition, KafkaError | None] = dict.fromkeys(wishes, _NO_PARTITION)
+    alone = {tp for tp in known if not image.topics[tp.topic].states}
+    for tp in alone:
+        target = known[tp].target
+        stays = None if target == (services.config.node_id,) else _STAYS
+        answers[tp] = _NOTHING_MOVES if target is None else stays
+    moving = {tp: wish for tp, wish in known.items() if tp not in alone}
+    try:
+        answers |= await services.topics.reassign(moving)
+    except KafkaError as e:
+        answers |= dict.fromkeys(moving, e)
+    return answers
+
+
+def _exists(image: Image, partition: TopicPartition) -> bool:
+    topic = image.topics.get(partition.topic)
+    return topic is not None and 0 <= partition.partition < topic.partitions
+
+
+def _answer(number: int, error: KafkaError | None) -> ReassignablePartitionResponse:
     return ReassignablePartitionResponse(
-        partition_index=requested.partition_index, error_code=code, error_message=_MESSAGES[code]
+        partition_index=number,
+        error_code=ErrorCode.NONE if error is None else error.code,
+        error_message=None if error is None else str(error),
     )
-
-
-def _replicas(topic: Topic, number: int, node_id: int) -> tuple[int, ...]:
-    return topic.states[number].replicas if topic.states else (node_id,)
 
 
 API = Endpoint(
@@ -88,4 +118,5 @@ API = Endpoint(
         Operation.ALTER,
         AlterPartitionReassignmentsResponse(**CLUSTER_REFUSAL, responses=()),
     ),
+    by_controller=always,
 )

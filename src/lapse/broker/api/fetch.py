@@ -118,11 +118,16 @@ class FetchWait:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the whole request may return, to whom, and how files are read for it."""
+    """What the whole request may return, to whom, and how files are read for it.
+
+    Attributes:
+        replica: which broker follows; -1: it is a consumer's.
+    """
 
     bytes_max: int
     committed: bool
     client: Client
+    replica: int = -1
     pread: Pread = os.pread
 
 
@@ -150,6 +155,7 @@ async def handle(
         min(request.max_bytes, services.config.fetch_max_bytes),
         request.isolation_level == READ_COMMITTED,
         client_of(version, request),
+        replica_of(version, request),
     )
     bytes_min = min(request.min_bytes, limits.bytes_max)
     got = _read_at_once(services, wanted, limits)
@@ -359,6 +365,8 @@ def _read_one(
         led = _log(partitions, want)
         log = led.log
         check_leader_epoch(request.current_leader_epoch, led)
+        if limits.client.is_replica:
+            _check_replica(partitions, log.partition, limits.replica)
         stable, high_watermark = log.last_stable_offset, log.high_watermark  # in this order
         if limits.client.is_replica:
             end = log.log_end_offset
@@ -394,6 +402,18 @@ def _read_one(
     except Exception as e:  # noqa: BLE001  (`code_of` logs it)
         return Got(_error(request.partition, code_of(partitions, want.partition, "Fetch", e)))
     return Got(data, got.size)
+
+
+def _check_replica(partitions: Partitions, partition: TopicPartition, replica: int) -> None:
+    """Who follows is one that tombstones wait for here (L3). Its image may be newer than ours.
+
+    Raises UNKNOWN_LEADER_EPOCH, as Kafka, which has the follower ask again.
+    """
+    state = partitions.state_of(partition)
+    if state is not None and (replica not in state.replicas or replica in state.uncounted):
+        raise KafkaError(
+            ErrorCode.UNKNOWN_LEADER_EPOCH, f"{partition}: broker {replica} has no replica yet"
+        )
 
 
 def _append_times(source: LogSlice) -> tuple[AppendedFrom, ...]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -315,9 +315,9 @@ class Partitions:
             logger.error("%s is offline: %s", partition, e)  # noqa: TRY400  (no traceback: it is for people)
         return True
 
-    def open_more(self, topic: Topic, first: int) -> None:
-        """Open a topic's partitions from `first` on, and make what is missing, as at a start."""
-        for partition in topic.of_broker(self.node_id, first):
+    def open_more(self, topic: Topic, partitions: Iterable[TopicPartition]) -> None:
+        """Open some of a topic's partitions, and make what is missing, as at a start."""
+        for partition in partitions:
             self._open_or_note(partition, topic)
         self._remember()
 
@@ -451,20 +451,24 @@ class Partitions:
         May be repeated. False where some may be left, in a directory that is offline.
         """
         for number in range(first, topic.partitions):
-            partition = TopicPartition(topic.name, number)
-            own, _ = self._holders_of(partition, topic.topic_id)
-            with self._changing:
-                self._logs.pop(partition, None)
-            for directory in self.directories:
-                if directory.lost(partition) is not None:
-                    directory.forget(partition)
-            for directory in own:
-                try:
-                    directory.delete_log(partition, delay_ms=topic.config.file_delete_delay_ms)
-                except StorageError as e:
-                    if not self._failed(directory, e):
-                        raise
-            self.offline.pop(partition, None)
+            self.remove_one(TopicPartition(topic.name, number), topic)
+        return not self.offline_directories
+
+    def remove_one(self, partition: TopicPartition, topic: Topic) -> bool:
+        """One of them, likewise."""
+        own, _ = self._holders_of(partition, topic.topic_id)
+        with self._changing:
+            self._logs.pop(partition, None)
+        for directory in self.directories:
+            if directory.lost(partition) is not None:
+                directory.forget(partition)
+        for directory in own:
+            try:
+                directory.delete_log(partition, delay_ms=topic.config.file_delete_delay_ms)
+            except StorageError as e:
+                if not self._failed(directory, e):
+                    raise
+        self.offline.pop(partition, None)
         return not self.offline_directories
 
     # --- chores and the end ---------------------------------------------------------------------

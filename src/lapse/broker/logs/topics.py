@@ -31,6 +31,7 @@ from lapse.metadata.image import Image, Topic
 from lapse.metadata.partition_states import PartitionState, StateChange, first_state
 from lapse.metadata.placement import Draw, place
 from lapse.metadata.policies import BROKER_POLICY, POLICY
+from lapse.metadata.reassignment import Wish, reassigned
 from lapse.metadata.settings import BrokerSettings, ReadOnly, check_changeable
 from lapse.metadata.store import ALL_BROKERS, OF_FILE, MetadataStore, TopicRecord, not_stored
 from lapse.metadata.tree import Conflict
@@ -117,6 +118,7 @@ class Topics:
         image = Image.of(
             self._store.cluster_id(), (self._topic(record) for record in self._store.topics())
         )
+        self._remove_moved(image.topics.values())
         self._partitions.open_all(image)
         return self._with_kept_policies(image, changed.get(OF_FILE, {}).get(BROKER_POLICY))
 
@@ -205,37 +207,59 @@ class Topics:
         self, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Have preferred leaders lead, where they are in sync; for the controller (KIP-460)."""
+        found = await self._change_states(partitions, lambda _, state: self._preferred(state))
+        return {tp: ErrorCode.NONE if e is None else e.code for tp, e in found.items()}
+
+    def _preferred(self, state: PartitionState) -> PartitionState:
+        after = preferred(state, self.members.alive)
+        if after is not None:
+            return after
+        if state.leader == state.replicas[0]:
+            raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "it leads")
+        raise KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "it is not in sync")
+
+    async def reassign(
+        self, wishes: Mapping[TopicPartition, Wish]
+    ) -> Mapping[TopicPartition, KafkaError | None]:
+        """Begin to move replicas, or call it off; for the controller (KIP-455)."""
+        now_ms = self._partitions.noting_ms()
+
+        def decide(partition: TopicPartition, state: PartitionState) -> PartitionState:
+            return reassigned(state, wishes[partition], self.members.alive, now_ms)
+
+        return await self._change_states(list(wishes), decide)
+
+    async def _change_states(
+        self,
+        partitions: Sequence[TopicPartition],
+        decide: Callable[[TopicPartition, PartitionState], PartitionState],
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Store what is decided of each; what it raises of one is the answer for that one."""
         for _ in range(_TRIES):
-            codes, changes = self._preferred(partitions)
+            answers: dict[TopicPartition, KafkaError | None] = {}
+            changes = []
+            for tp in partitions:
+                topic = self.image.topics[tp.topic]
+                before = topic.states[tp.partition]
+                try:
+                    after, answers[tp] = decide(tp, before), None
+                except KafkaError as e:
+                    answers[tp] = e
+                    continue
+                if after != before:
+                    changes.append(StateChange(topic.topic_id, tp.partition, after))
             try:
                 if changes:
                     await self._disk.run(self.set_states, changes)
             except Conflict:  # a leader has changed its state meanwhile
                 await self.reread()
             except StorageError as e:
-                raise not_stored("an election", e) from e
+                raise not_stored("a change of partitions", e) from e
             else:
                 if changes:
                     await self.reread()
-                return codes
+                return answers
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the partitions change all the time")
-
-    def _preferred(
-        self, partitions: Sequence[TopicPartition]
-    ) -> tuple[dict[TopicPartition, ErrorCode], list[StateChange]]:
-        codes, changes = {}, []
-        for tp in partitions:
-            topic = self.image.topics[tp.topic]
-            state = topic.states[tp.partition]
-            after = preferred(state, self.members.alive)
-            codes[tp] = ErrorCode.NONE
-            if after is not None:
-                changes.append(StateChange(topic.topic_id, tp.partition, after))
-            elif state.leader == state.replicas[0]:
-                codes[tp] = ErrorCode.ELECTION_NOT_NEEDED
-            else:
-                codes[tp] = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-        return codes, changes
 
     def _placed(self, new: NewTopic) -> tuple[PartitionState, ...]:
         """Who gets the partitions of a new topic; raises INVALID_REPLICATION_FACTOR."""
@@ -302,7 +326,7 @@ class Topics:
     ) -> tuple[PartitionState, ...]:
         if not topic.states:
             return ()
-        factor = len(topic.states[0].replicas)
+        factor = len(topic.states[0].target)
         self.members.require(factor, f"topic {topic.name}")
         # As Kafka: on from where the first partition lies.
         able = self.members.able
@@ -432,11 +456,25 @@ class Topics:
         for record in self._store.topics():
             topic, before = self._topic(record, settings), self.image.ids.get(record.topic_id)
             topics.append(topic)
-            has = 0 if before is None else before.partitions
-            if topic.partitions > has:
-                self._partitions.open_more(topic, has)
+            had = set() if before is None else set(before.of_broker(self._node_id))
+            new = [tp for tp in topic.of_broker(self._node_id) if tp not in had]
+            if new:
+                self._partitions.open_more(topic, new)
+        self._remove_moved(topics)
         self._update_logs(topics)
         return settings, Image.of(self.image.cluster_id, topics)
+
+    def _remove_moved(self, topics: Iterable[Topic]) -> None:
+        """Remove what is here of partitions that other brokers have now, and say so."""
+        for topic in topics:
+            for number, state in enumerate(topic.states):
+                partition = TopicPartition(topic.name, number)
+                if self._node_id not in state.left_at:
+                    continue
+                self._partitions.set_state(partition, state)  # or clients hear that there is none
+                if self._partitions.remove_one(partition, topic):
+                    self._store.finish_departure(topic.topic_id, number)
+                    _log.info("%s is on other brokers; what was here is removed", partition)
 
     @contextmanager
     def _refused(self, subject: str) -> Iterator[None]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,6 +41,9 @@ class SaidStore(Protocol):
     def said(self, wanted: Sequence[Said]) -> Sequence[tuple[CleanedTo, ...]]: ...
 
     def say(self, said: Mapping[Said, tuple[CleanedTo, ...]]) -> None: ...
+
+    def states(self, wanted: Sequence[tuple[uuid.UUID, int]]) -> Sequence[PartitionState | None]:
+        """States of partitions as they are now. Raises Unreachable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +82,25 @@ class Cleaned:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def set_copies(self, copies: Mapping[TopicPartition, Copy]) -> None:
-        """Those that there are from now on; nothing is known yet of new ones' others."""
+        """Those that there are from now on; of their others that are new nothing is known yet.
+
+        Called before anybody who was not waited for so far can fetch.
+        """
         for partition, copy in copies.items():
             known = self._copies.get(partition)
             if known is None or known.log is not copy.log or set(copy.others) - set(known.others):
-                copy.log.replicas = _unknown(copy.others)
+                self._await(copy, copy.others)
         self._copies = copies
+
+    def _await(self, copy: Copy, others: Iterable[int]) -> None:
+        log, known = copy.log, {one.node_id for one in copy.log.replicas}
+        unknown = tuple(ReplicaFacts(other, (), 0, counted=False) for other in others)
+        if not known.issuperset(others):
+            try:
+                log.learn_of_others(unknown)  # offline tools are to wait for them, too
+            except LapseError as e:
+                self._partitions.report(log.partition, e)
+        log.replicas = unknown
 
     async def _tell_for_ever(self) -> None:
         while True:
@@ -121,8 +138,14 @@ class Cleaned:
             for other in copy.others
         ]
         words_of = dict(zip(wanted, self._asked(wanted), strict=True))
-        for copy in copies:
+        # Read after the words. Who fetches what another one cleans after that counts before: so
+        # whoever goes by a word knows of all that had to be waited for when it was said.
+        for copy, state in zip(copies, self._states(copies), strict=True):
             number = copy.log.partition.partition
+            counted = () if state is None else _others(state, self._partitions.node_id)
+            if not set(counted) <= set(copy.others):  # the image is older; it comes soon
+                self._await(copy, counted)
+                continue
             away_ms = {one.broker: one.since_ms for one in copy.state.away}
             found = tuple(
                 ReplicaFacts(
@@ -167,6 +190,11 @@ class Cleaned:
             said_more = any(one.offset > cleaned_to for one in words[own])
             self._is_older.setdefault(own, said_more)
 
+    def _states(self, copies: Sequence[Copy]) -> Sequence[PartitionState | None]:
+        assert self._store is not None or not copies, copies
+        wanted = [(copy.topic.topic_id, copy.log.partition.partition) for copy in copies]
+        return self._store.states(wanted) if self._store is not None else ()
+
     def _asked(self, wanted: Sequence[Said]) -> Sequence[tuple[CleanedTo, ...]]:
         assert self._store is not None, wanted
         return self._store.said(wanted)
@@ -180,5 +208,11 @@ class Cleaned:
             self._said |= new
 
 
-def _unknown(others: Sequence[int]) -> tuple[ReplicaFacts, ...]:
-    return tuple(ReplicaFacts(other, (), 0, counted=False) for other in others)
+def _others(state: PartitionState, me: int) -> tuple[int, ...]:
+    """Whose replicas this broker's waits for: not one that has left the count."""
+    return tuple(b for b in state.replicas if b != me and b not in state.uncounted)
+
+
+def copy_of(topic: Topic, state: PartitionState, log: PartitionLog, me: int) -> Copy | None:
+    """What other replicas must know of this broker's; None where there are none."""
+    return Copy(topic, log, _others(state, me)) if len(state.replicas) > 1 else None

@@ -29,7 +29,7 @@ from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.members import Members
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.purgatory import Operation, Purgatory, Watch
-from lapse.broker.replicas.cleaned import Cleaned, Copy
+from lapse.broker.replicas.cleaned import Cleaned, Copy, copy_of
 from lapse.broker.replicas.fetcher import Fetcher, Followed
 from lapse.broker.replicas.peers import Peers
 from lapse.broker.replicas.returning import ReplicaStore, Returning
@@ -320,6 +320,7 @@ class Replicas:
 
     def _take_state(self, leading: _Leading, state: PartitionState) -> None:
         leading.state, leading.unsure = state, False
+        leading.replicas.set_replicas(state.replicas, monotonic_ms(self._around.clock))
         leading.replicas.isr, leading.replicas.asked = frozenset(state.isr), None
         leading.replicas.uncounted = state.uncounted
         self._advance(leading)
@@ -368,6 +369,8 @@ class Replicas:
             if self._me in state.replicas and self._around.partitions.is_online(tp)
         ]
         new = [r for r in roles if self._applied.get(r.partition) != (r.state, r.log)]
+        copies = {r.partition: copy for r in roles if (copy := self._copy_of(r)) is not None}
+        await self._around.disk.run(self._cleaned.set_copies, copies)
         begun = await self._around.disk.run(self._switch, new, states)
         for role, (end, epoch) in zip(new, begun, strict=True):
             self._take_up(role, end)
@@ -376,9 +379,6 @@ class Replicas:
         self._applied = {role.partition: (role.state, role.log) for role in roles}
         for partition in self._leading.keys() - self._applied.keys():
             del self._leading[partition]
-        self._cleaned.set_copies(
-            {r.partition: copy for r in roles if (copy := _copy_of(r, self._me)) is not None}
-        )
         self._follow(roles)
         self._give_up_offline(image, states)
         for leading in self._leading.values():
@@ -422,6 +422,7 @@ class Replicas:
             known = self._leading.get(role.partition)
             change = role.log.lead if role.leads(self._me) else role.log.follow
             change(role.state.leader_epoch)
+            role.log.set_replicated(replicated=len(role.state.replicas) > 1)
             epoch = role.log.leader_epoch
             if role.partition.topic == transactions.TOPIC and len(role.state.replicas) == 1:
                 epoch = max(epoch, self._markers_epoch())
@@ -476,6 +477,9 @@ class Replicas:
         self._leading[role.partition] = leading
         self._advance(leading)
 
+    def _copy_of(self, role: _Role) -> Copy | None:
+        return copy_of(role.topic, role.state, role.log, self._me)
+
     def _follow(self, roles: Iterable[_Role]) -> None:
         """Fetch what others lead."""
         by_leader: dict[int, dict[TopicPartition, Followed]] = {}
@@ -483,7 +487,7 @@ class Replicas:
             leader = role.state.leader
             if leader >= 0 and leader != self._me:
                 of_leader = by_leader.setdefault(leader, {})
-                copy = _copy_of(role, self._me)
+                copy = self._copy_of(role)
                 assert copy is not None, role
                 of_leader[role.partition] = Followed(role.state.leader_epoch, copy)
         for leader in by_leader.keys() - self._fetchers.keys():
@@ -517,14 +521,3 @@ class Replicas:
         await self._cleaned.close()
         with contextlib.suppress(LapseError):
             await self._around.peers.close()
-
-
-def _copy_of(role: _Role, me: int) -> Copy | None:
-    """What other replicas must know of; None where there are none.
-
-    One that has left the count is waited for no longer.
-    """
-    if len(role.state.replicas) == 1:
-        return None
-    away = {me, *role.state.uncounted}
-    return Copy(role.topic, role.log, tuple(b for b in role.state.replicas if b not in away))

@@ -1,15 +1,15 @@
 """A replica before it follows: it says nothing of itself that is not true, and brings nothing back.
 
-Two kinds of replicas have records that the others may have deleted for good, tombstones and all
-(L3): those that left the count while they were away, and those on a disk that is older than what
-this broker said of it, as one that was put back from a copy. Both remove all that they have, and
-fetch it anew. Until that is done they do not count, and so cannot be in sync.
+Some replicas may have records that the others may have deleted for good, tombstones and all (L3):
+those that left the count while they were away, those that come by a reassignment, whose broker may
+have had one before, and those on a disk that is older than what this broker said of it, as one that
+was put back from a copy. All remove what they have, and fetch it anew. Until that is done they do
+not count, and so cannot be in sync.
 """
 
 from __future__ import annotations
 
 import logging
-import uuid
 from typing import Protocol
 
 from lapse.base.errors import ErrorCode, KafkaError
@@ -24,9 +24,6 @@ logger = logging.getLogger(__name__)
 
 class ReplicaStore(SaidStore, Protocol):
     """What replicas of different brokers share, durably: `metadata.tree_store`."""
-
-    def state(self, topic_id: uuid.UUID, number: int) -> PartitionState | None:
-        """A partition's state as it is now. Raises Unreachable."""
 
     def set_own_state(self, change: StateChange) -> None:
         """Store a partition's state. Raises Conflict and Unreachable."""
@@ -58,18 +55,24 @@ class Returning:
             self._set(copy, left_out(state, self._me, self._partitions.noting_ms()))
             state = self._stored(copy)
         if self._me in state.uncounted:
+            self._empty(copy)
+            self._cleaned.take_back(copy)
+            self._set(copy, counted_again(state, self._me))
+
+    def _empty(self, copy: Copy) -> None:
+        log = copy.log
+        if log.log_start_offset < log.log_end_offset:  # a new replica has nothing
             logger.warning(
                 "%s: is emptied and fetched anew: the others may have removed tombstones of what "
                 "is here", _name(copy),
             )  # fmt: skip
-            partition, start = copy.log.partition, copy.log.log_start_offset
-            self._partitions.directory_of(partition).restart_log(partition, start)
-            self._cleaned.take_back(copy)
-            self._set(copy, counted_again(state, self._me))
+            directory = self._partitions.directory_of(log.partition)
+            directory.restart_log(log.partition, log.log_start_offset)
 
     def _stored(self, copy: Copy) -> PartitionState:
         assert self._store is not None, copy
-        state = self._store.state(copy.topic.topic_id, copy.log.partition.partition)
+        wanted = (copy.topic.topic_id, copy.log.partition.partition)
+        [state] = self._store.states([wanted])
         if state is None:
             raise _not_now(copy, "its topic is gone")
         return state

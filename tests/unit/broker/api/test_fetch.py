@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from lapse.base.errors import ErrorCode
+from lapse.base.ids import TopicPartition
 from lapse.broker.api.fetch import SENDFILE_BYTES_MIN
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
+from lapse.metadata.partition_states import Away, PartitionState
 from lapse.records.batch import scan_batches
 from lapse.wire.schema.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tests.support.broker.running import batch_of, connect, create, fetch, fetch_request, produce
+from tests.support.broker.running import (
+    BY_NAME,
+    batch_of,
+    connect,
+    create,
+    fetch,
+    fetch_request,
+    produce,
+)
 
 LONG_MS = 60_000
 
@@ -201,3 +212,28 @@ async def until_waiting(node: Node) -> None:
     async with asyncio.timeout(10):
         while not node.services.purgatory.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
+
+
+async def test_a_follower_gets_nothing_before_its_replica_is_known_and_counts(
+    node: Node, connection: BrokerConnection
+) -> None:
+    """L3: nobody would wait for it with tombstones."""
+    await create(node, "t")
+    await produce(connection, "t", (0, batch_of(b"a")))
+    partition = TopicPartition("t", 0)
+
+    async def fetched_by(broker: int) -> tuple[int, int]:
+        asked = replace(fetch_request("t", (0, 0)), replica_id=broker)
+        answer = await connection.request(asked, FetchResponse, version=BY_NAME)
+        [found] = answer.responses[0].partitions
+        return found.error_code, len(found.records or b"")
+
+    me = node.services.config.node_id
+    state = PartitionState((me, 2), (me,), me, 0, away=(Away(2, 0, counted=False),))
+    node.services.partitions.set_state(partition, state)
+    assert await fetched_by(3) == (ErrorCode.UNKNOWN_LEADER_EPOCH, 0)
+    assert await fetched_by(2) == (ErrorCode.UNKNOWN_LEADER_EPOCH, 0)
+    node.services.partitions.set_state(partition, replace(state, away=()))
+    code, size = await fetched_by(2)
+    assert code == ErrorCode.NONE
+    assert size > 0

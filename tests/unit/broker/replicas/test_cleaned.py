@@ -9,7 +9,9 @@ import pytest
 from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.replicas.cleaned import Cleaned
 from lapse.log.facts import CleanedTo, ReplicaFacts
-from lapse.metadata.partition_states import Away
+from lapse.log.others import read_others
+from lapse.metadata.absence import left_out
+from lapse.metadata.partition_states import Away, PartitionState, StateChange
 from lapse.metadata.tree import Unreachable
 from lapse.metadata.tree_store import TreeStore
 from lapse.testing.clock import ManualClock
@@ -100,10 +102,36 @@ def test_one_that_is_waited_for_no_longer_leaves_the_others_known(
     assert [replica.counted for replica in one.known] == [True, True]  # until all is asked anew
     one.cleaned.tell()
     assert one.known == (ReplicaFacts(2, (), 0),)
+    set_state(one, left_out(one.copy.state, 2, NOW))
     alone = replace(one.copy, others=())
     one.cleaned.set_copies({three.log.partition: alone})
     one.cleaned.tell()
     assert one.known == ()
+
+
+def test_a_word_is_not_gone_by_before_all_are_known_who_were_waited_for_when_it_was_said(
+    brokers: tuple[Broker, Broker],
+) -> None:
+    """3 has a replica since, and may have fetched from 2 what 2 has cleaned, and its word says."""
+    one, other = brokers
+    set_state(one, replace(one.copy.state, replicas=(1, 2, 3)))
+    other.clean_to(3)
+    other.cleaned.tell()
+    one.cleaned.tell()  # by an image of before
+    assert one.known == (
+        ReplicaFacts(2, (), 0, counted=False),
+        ReplicaFacts(3, (), 0, counted=False),
+    )
+    assert read_others(one.copy.log.dir) == one.known  # nor do offline tools go by less
+    three = replace(one.copy, others=(2, 3))
+    one.cleaned.set_copies({three.log.partition: three})
+    one.cleaned.tell()
+    assert one.known == (ReplicaFacts(2, (CleanedTo(3, NOW),), 0), ReplicaFacts(3, (), 0))
+
+
+def set_state(broker: Broker, state: PartitionState) -> None:
+    store = TreeStore(broker.tree, list, lambda: "", 1)
+    store.set_own_state(StateChange(broker.copy.topic.topic_id, 0, state))
 
 
 def test_what_was_known_in_an_earlier_life_may_be_true_no_longer(

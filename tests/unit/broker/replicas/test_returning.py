@@ -41,7 +41,7 @@ class Life:
 
     @property
     def state(self) -> PartitionState:
-        state = self.store.state(self.broker.copy.topic.topic_id, 0)
+        [state] = self.store.states([(self.broker.copy.topic.topic_id, 0)])
         assert state is not None
         return state
 
