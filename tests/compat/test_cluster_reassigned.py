@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from confluent_kafka.admin import ConfigEntry, ConfigResource, ResourceType
+
 from lapse.testing.zookeeper_process import ZooKeeperProcess
 from tests.support.broker.cleaned import AT_ONCE, BROKER, cleaning, records
 from tests.support.broker.cluster import Brokers, consumed, keyed, produced, running, same_bytes
@@ -61,11 +63,58 @@ def test_replicas_move_under_load_and_nothing_is_lost_or_left(
         assert sorted(partition.replicas) == sorted(partition.isrs) == [2, 3]
         assert partition.leader in {2, 3}
         assert "No partition reassignments found" in said(kafka_tools, brokers, "--list")
-        first = brokers.processes.pop(1)
-        brokers.until(lambda: not (first.data / "t-0").exists(), "what was at 1 is gone")
+        first = brokers.processes[1].data / "t-0"
+        brokers.until(lambda: not first.exists(), "what was at 1 is gone")
         same_bytes(brokers, "t-0")
         assert sorted(consumed(brokers, "t")) == sorted(acknowledged)
-        brokers.processes[1] = first
+
+
+def test_a_move_is_held_back_and_called_off_and_let_go(
+    tmp_path: Path, shared: ZooKeeperProcess, kafka_tools: Tool
+) -> None:
+    """KIP-73: it fetches a piece (a megabyte at most), and then no more for some ten seconds."""
+    quotas = {"replica.fetch.max.bytes": "10000", "replication.quota.window.num": "1000"}
+    with running(tmp_path, shared, quotas) as brokers:
+        brokers.create_at("t", 1, 2)
+        for _ in range(10):
+            keyed(brokers, "t", [(b"k", bytes(100_000))])
+        plan = moves(tmp_path, "t", 3, 2)
+        arguments = ("--reassignment-json-file", plan)
+        told = said(kafka_tools, brokers, "--execute", "--throttle", "1", *arguments)
+        assert "The inter-broker throttle limit was set to 1 B/s" in told
+        settings = described(brokers, ResourceType.TOPIC, "t")
+        assert settings["leader.replication.throttled.replicas"].value == "0:1,0:2"
+        assert settings["follower.replication.throttled.replicas"].value == "0:3"
+        third = brokers.processes[3].data / "t-0"
+        brokers.until(lambda: size(third) > 0, "the first piece")
+        listed = said(kafka_tools, brokers, "--list")
+        assert "t-0: replicas: 3,2,1. adding: 3. removing: 1." in listed
+        produced(brokers, "t", range(10))  # who is in sync is not held back
+        assert size(third) < 500_000
+
+        said(kafka_tools, brokers, "--cancel", *arguments)
+        brokers.until(lambda: not third.exists(), "what was fetched is gone")
+        partition = brokers.topic("t").partitions[0]
+        assert (sorted(partition.replicas), sorted(partition.isrs)) == ([1, 2], [1, 2])
+
+        said(kafka_tools, brokers, "--execute", "--throttle", "1", *arguments)
+        brokers.until(third.exists, "the replica")
+        more = ("--additional", "--throttle", str(1 << 40))
+        said(kafka_tools, brokers, "--execute", *more, *arguments)
+        moved(kafka_tools, brokers, plan)
+        same_bytes(brokers, "t-0")
+        for kind, name in ((ResourceType.TOPIC, "t"), (ResourceType.BROKER, "3")):
+            given = [e.name for e in described(brokers, kind, name).values() if not e.is_default]
+            assert not [name for name in given if "throttled" in name]
+
+
+def described(brokers: Brokers, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
+    asked, admin = ConfigResource(kind, name), brokers.admin()
+    return admin.describe_configs([asked])[asked].result(30)
+
+
+def size(folder: Path) -> int:
+    return sum(log.stat().st_size for log in folder.glob("*.log"))
 
 
 def test_a_value_that_was_deleted_does_not_come_back_with_a_replica(

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.config import read_properties
 from lapse.base.errors import LapseError
+from lapse.base.properties import read_properties
 from lapse.base.scheduling import SLICE_NS_MIN, slice_ns
 from lapse.cli.main import main
 from lapse.cli.up_settings import RUNNING, SETTINGS

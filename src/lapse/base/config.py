@@ -19,14 +19,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 from lapse.base.contradictions import Contradiction, settle
 from lapse.base.coordination_settings import COORDINATION_SETTINGS
 from lapse.base.errors import ConfigError
-from lapse.base.properties import parse_properties
-from lapse.base.replication_settings import REPLICATION_SETTINGS
+from lapse.base.replication_settings import REPLICATION_SETTINGS, THROTTLE_SETTINGS
 from lapse.base.secret import HIDDEN
 from lapse.base.security_settings import SECURITY_SETTINGS, SecurityConfig
 from lapse.base.setting import (
@@ -134,6 +132,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
             "Without it null is stored instead. What is stored stays a tombstone, whatever this "
             "says.",
             (("lapse.tombstone.values.enable", 1),)),
+    *THROTTLE_SETTINGS,
 )  # fmt: skip
 
 BROKER_SETTINGS: tuple[Setting, ...] = (
@@ -257,7 +256,7 @@ _SYNONYMS = {name: (s, factor) for s in TOPIC_SETTINGS for name, factor in s.syn
 _OF_LISTENER = re.compile(r"listener\.name\.(.+)\.(max\.connection\.creation\.rate)")
 _ALIASES = {"log.dir": "log.dirs", "broker.id": "node.id"}
 # Kafka's rule: of synonyms only the first, and no format that other brokers might not know.
-_DYNAMIC = {s.synonyms[0][0] for s in TOPIC_SETTINGS} - {"log.message.format.version"}
+_DYNAMIC = {s.synonyms[0][0] for s in TOPIC_SETTINGS if s.synonyms} - {"log.message.format.version"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +271,9 @@ class TopicConfig:
     compression_type: str
     delete_retention_ms: int
     file_delete_delay_ms: int
+    follower_replication_throttled_replicas: frozenset[str]
     index_interval_bytes: int
+    leader_replication_throttled_replicas: frozenset[str]
     max_compaction_lag_ms: int
     max_message_bytes: int
     message_format_version: int
@@ -368,6 +369,10 @@ class BrokerConfig:
     replica_fetch_wait_max_ms: int
     replica_fetch_max_bytes: int
     replica_fetch_response_max_bytes: int
+    leader_replication_throttled_rate: int
+    follower_replication_throttled_rate: int
+    replication_quota_window_num: int
+    replication_quota_window_size_seconds: int
     offsets_topic_num_partitions: int
     offsets_topic_segment_bytes: int
     offsets_retention_minutes: int
@@ -573,20 +578,6 @@ def split_settings(pairs: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
         else:
             raise _unknown(name, (*_TOPIC, *_BROKER, *_SYNONYMS))
     return topic, broker
-
-
-def read_properties(path: Path) -> dict[str, str]:
-    """The settings in a Java properties file."""
-    return parse_properties(path.read_text(encoding="utf-8"))
-
-
-def server_properties(path: Path) -> dict[str, str]:
-    """The settings in a `server.properties`; raises ConfigError naming it."""
-    try:
-        return read_properties(path)
-    except (OSError, UnicodeDecodeError) as e:
-        reason = getattr(e, "strerror", None) or "not a text file"
-        raise ConfigError(f"{path}: {reason}; allowed is a server.properties file") from e
 
 
 assert {s.field for s in TOPIC_SETTINGS} == {f.name for f in fields(TopicConfig)}

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
+from lapse.base.errors import ConfigError
 from lapse.base.secret import Secret
 
 _BLANKS = " \t\f"
@@ -29,6 +31,20 @@ def parse_properties(text: str) -> dict[str, str]:
         assert match is not None  # both parts may be empty
         properties[_unescaped(match["name"])] = _unescaped(_trimmed(match["value"]))
     return properties
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """The settings in a Java properties file."""
+    return parse_properties(path.read_text(encoding="utf-8"))
+
+
+def server_properties(path: Path) -> dict[str, str]:
+    """The settings in a `server.properties`; raises ConfigError naming it."""
+    try:
+        return read_properties(path)
+    except (OSError, UnicodeDecodeError) as e:
+        reason = getattr(e, "strerror", None) or "not a text file"
+        raise ConfigError(f"{path}: {reason}; allowed is a server.properties file") from e
 
 
 def _logical_lines(text: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lapse.base.setting import BOOLEAN, INT_MAX, TEXT, Setting, whole
+from lapse.base.setting import BOOLEAN, INT_MAX, LONG_MAX, TEXT, THROTTLED, Setting, whole
 
 REPLICATION_SETTINGS: tuple[Setting, ...] = (
     Setting("inter.broker.listener.name", TEXT, "",
@@ -36,8 +36,29 @@ REPLICATION_SETTINGS: tuple[Setting, ...] = (
             "How much of one partition a follower fetches at once; a larger batch comes whole."),
     Setting("replica.fetch.response.max.bytes", whole(0, INT_MAX), str(10 << 20),
             "How much it fetches at once in all."),
+    Setting("leader.replication.throttled.rate", whole(0), str(LONG_MAX),
+            "Bytes a second that leaders here give to throttled replicas that are not in sync "
+            "(leader.replication.throttled.replicas of their topics). Of one broker.",
+            dynamic=True),
+    Setting("follower.replication.throttled.rate", whole(0), str(LONG_MAX),
+            "Bytes a second that throttled replicas here fetch while they are not in sync.",
+            dynamic=True),
+    Setting("replication.quota.window.num", whole(1, INT_MAX), "11",
+            "Windows that those rates are counted over."),
+    Setting("replication.quota.window.size.seconds", whole(1, INT_MAX), "1",
+            "How long such a window is."),
     Setting("lapse.replica.absence.max.ms", whole(1), str(7 * 24 * 3600 * 1000),
             "How long tombstones and markers wait for a replica that is not in sync and whose "
             "broker is away. After that it is emptied, and fetched anew, once its broker is back. "
             "The controller's counts: give all brokers the same."),
+)  # fmt: skip
+
+# Of topics; no broker setting stands in for them.
+THROTTLE_SETTINGS: tuple[Setting, ...] = (
+    Setting("follower.replication.throttled.replicas", THROTTLED, "",
+            "Replicas that fetch no faster than follower.replication.throttled.rate until they "
+            "are in sync: PARTITION:BROKER, or * for all."),
+    Setting("leader.replication.throttled.replicas", THROTTLED, "",
+            "Replicas whose leaders give them no more than leader.replication.throttled.rate "
+            "until they are in sync: PARTITION:BROKER of the leaders, or * for all."),
 )  # fmt: skip

@@ -145,6 +145,19 @@ def _parse_policy(text: str) -> frozenset[str]:
     return parts
 
 
+_REPLICA = re.compile(r"\d+:\d+")
+
+
+def _parse_throttled(text: str) -> frozenset[str]:
+    """As Kafka's ThrottledReplicaListValidator, which also takes the word "none"."""
+    parts = frozenset(part.strip() for part in text.split(",") if part.strip())
+    if parts == {"none"}:
+        return frozenset()
+    if parts != {"*"} and not all(map(_REPLICA.fullmatch, parts)):
+        raise ValueError("*, or a list of PARTITION:BROKER")
+    return parts
+
+
 def _parse_boolean(text: str) -> bool:
     return bool(one_of("true", "false").parse(text.lower()) == "true")
 
@@ -170,6 +183,7 @@ RATIO = _decimal("a number from 0 to 1", lambda value: 0 <= value <= 1)
 # Bytes a second; Kafka's default is the greatest double, which is no limit.
 RATE = _decimal("a number above 0", lambda value: value > 0)
 POLICY = Form(Kind.LIST, _parse_policy)
+THROTTLED = Form(Kind.LIST, _parse_throttled)
 BOOLEAN = Form(Kind.BOOLEAN, _parse_boolean)
 TEXT = Form(Kind.STRING, str)
 TIMESTAMP_TYPE = Form(Kind.STRING, _parse_timestamp_type)

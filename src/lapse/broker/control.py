@@ -138,6 +138,8 @@ class ControlServer:
             await self._converse(reader, writer)
         except (LapseError, OSError, EOFError) as e:
             logger.warning("control connection ended: %s", e)
+        except asyncio.CancelledError:
+            pass  # by `stop`; Python 3.11 would log it as an error with a traceback
         finally:
             self._connections.discard(task)
             writer.close()

@@ -49,6 +49,7 @@ from lapse.broker.limits.connection_rates import ConnectionRates
 from lapse.broker.limits.connections import allowed_bytes, connections_allowed
 from lapse.broker.limits.memory import AnswerBytes, RequestBytes
 from lapse.broker.limits.quotas import Quotas, Windows
+from lapse.broker.limits.replication_quotas import ReplicationQuotas
 from lapse.broker.logs.counters import Counters
 from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.fetch_sessions import FetchSessions
@@ -248,9 +249,14 @@ class Node:
     ) -> Replicas:
         """Lead and follow; a broker that is alone leads everything without."""
         store = None if self._cluster is None else self._cluster.store
-        around = Surroundings(
-            self._config, partitions, disk, self._env.clock, purgatory, self._members, self._peers
+        windows = Windows(
+            self._config.replication_quota_window_num,
+            self._config.replication_quota_window_size_seconds * 1000,
         )
+        around = Surroundings(
+            self._config, partitions, disk, self._env.clock, purgatory, self._members, self._peers,
+            ReplicationQuotas.of(self._config.node_id, windows, lambda: topics.settings),
+        )  # fmt: skip
         replicas = Replicas(around, store)
         if store is None:
             return replicas

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 from lapse.base.clock import SystemClock
-from lapse.base.config import BrokerConfig, broker_config, server_properties
+from lapse.base.config import BrokerConfig, broker_config
 from lapse.base.fs import RealFs
+from lapse.base.properties import server_properties
 from lapse.base.scheduling import take_short_slices
 from lapse.broker.limits.connections import raise_open_files
 from lapse.broker.node import Node

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from lapse.base.clock import SystemClock
-from lapse.base.config import BrokerConfig, broker_config, server_properties
+from lapse.base.config import BrokerConfig, broker_config
 from lapse.base.errors import ConfigError
 from lapse.base.extras import needed_for, require
 from lapse.base.fs import RealFs
+from lapse.base.properties import server_properties
 from lapse.base.scheduling import yield_to_others
 from lapse.cli import options
 from lapse.cli.task_memory import memory_of

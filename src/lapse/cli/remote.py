@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lapse.base.config import read_properties
 from lapse.base.errors import ConfigError, StorageError
+from lapse.base.properties import read_properties
 from lapse.client.admin import TIMEOUT_MS
 
 

@@ -58,8 +58,8 @@ def _settings(entries: Mapping[str, ConfigEntry]) -> tuple[dict[str, str], dict[
     for name, text in known.items():
         if entries[name].source == _FROM_TOPIC or name == POLICY:
             own[_named(name, text)] = text
-        elif name != TINY_SEGMENTS.name:
-            below[topic_setting(name).synonyms[0][0]] = text
+        elif name != TINY_SEGMENTS.name and (synonyms := topic_setting(name).synonyms):
+            below[synonyms[0][0]] = text
     return own, below
 
 

@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lapse.base.config import BrokerConfig, broker_config, broker_setting, server_properties
+from lapse.base.config import BrokerConfig, broker_config, broker_setting
 from lapse.base.errors import ConfigError
 from lapse.base.fs import Fs
-from lapse.base.properties import properties_text
+from lapse.base.properties import properties_text, server_properties
 from lapse.base.secret import Secret
 from lapse.broker.access.listeners import Listener, kafka_listeners
 from lapse.broker.node import log_dirs

@@ -274,6 +274,8 @@ def _broker_defaults() -> Iterator[tuple[str, str]]:
     for setting in BROKER_SETTINGS:
         yield setting.name, setting.default
     for setting in TOPIC_SETTINGS:
+        if not setting.synonyms:
+            continue
         name, factor = setting.synonyms[-1]
         yield name, setting.default if factor == 1 else str(int(setting.default) // factor)
 

@@ -212,9 +212,11 @@ def same_bytes(brokers: Brokers, partition: str) -> None:
     """Wait until all replicas of a partition, like "t-0", have the same log."""
 
     def contents() -> list[bytes]:
+        folders = [one.data / partition for one in brokers.processes.values()]
         return [
-            b"".join(p.read_bytes() for p in sorted((one.data / partition).glob("*.log")))
-            for one in brokers.processes.values()
+            b"".join(p.read_bytes() for p in sorted(folder.glob("*.log")))
+            for folder in folders
+            if folder.exists()
         ]
 
     brokers.until(lambda: len(set(contents())) == 1, f"{partition}: the same bytes")

@@ -20,12 +20,12 @@ from lapse.base.config import (
     is_dynamic,
     of_listener,
     overlaid,
-    read_properties,
     split_settings,
     topic_config,
     topic_setting,
 )
 from lapse.base.errors import ConfigError
+from lapse.base.properties import read_properties
 from lapse.base.secret import HIDDEN, Secret
 from lapse.base.security_settings import SECURITY_SETTINGS
 from lapse.base.setting import PASSWORD, Form, Kind
@@ -77,6 +77,14 @@ TOPIC_WORDS = {
         2,
         {"0.8.0": 0, "0.9.0.1": 0, "0.10.0": 1, "0.10.2-IV0": 1, "0.11.0": 2, "1.0": 2, "3.9": 2},
         ["0.7.2", "2", "v1", "", "3.0-IV"],
+    ),
+    **dict.fromkeys(
+        ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas"),
+        (
+            frozenset(),
+            {"*": frozenset({"*"}), "0:1, 12:3": frozenset({"0:1", "12:3"}), "none": frozenset()},
+            ["*,0:1", "0", "0:", "a:b", "0:1;1:2", "-1:0"],
+        ),
     ),
     "lapse.roll.time": ("clock", {"clock": "clock", "record": "record"}, ["append", ""]),
     "lapse.tombstone.values.enable": (False, {"true": True, "False": False}, ["yes", ""]),
@@ -285,6 +293,10 @@ BROKER = {
     "replica.fetch.wait.max.ms": (500, "-1", "0", 0),
     "replica.fetch.max.bytes": (1 << 20, "-1", "0", 0),
     "replica.fetch.response.max.bytes": (10 << 20, "-1", "0", 0),
+    "leader.replication.throttled.rate": (LONG_MAX, "-1", "0", 0),
+    "follower.replication.throttled.rate": (LONG_MAX, "-1", "0", 0),
+    "replication.quota.window.num": (11, "0", "1", 1),
+    "replication.quota.window.size.seconds": (1, "0", "1", 1),
     "lapse.replica.absence.max.ms": (604_800_000, "0", "1", 1),
     "offsets.topic.num.partitions": (50, "0", "1", 1),
     "offsets.topic.segment.bytes": (100 << 20, "0", "1", 1),
@@ -403,7 +415,7 @@ def test_passwords_are_secrets() -> None:
 
 def test_which_settings_may_change_while_a_broker_runs() -> None:
     """Kafka's, as far as a running broker follows them."""
-    first = {s.synonyms[0][0] for s in TOPIC_SETTINGS}
+    first = {s.synonyms[0][0] for s in TOPIC_SETTINGS if s.synonyms}
     assert {n for n in first if not is_dynamic(n)} == {"log.message.format.version"}
     for name in ("log.retention.hours", "log.retention.minutes", "log.roll.hours", "node.id",
                  "listeners", "num.partitions", "nonsense", "retention.ms"):  # fmt: skip

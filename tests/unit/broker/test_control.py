@@ -378,3 +378,19 @@ async def test_who_does_not_say_hello_properly_is_refused(
         answer = await exchange(tmp_path / "data", messages.encode(Hello(messages.VERSION, 1)))
         said = messages.decode_answer(answer[messages.LENGTH.size :], "")
         assert said == Welcome(messages.VERSION, os.getpid())
+
+
+async def test_a_broker_that_stops_says_nothing_of_an_error_to_a_connected_service(
+    tmp_path: Path,
+) -> None:
+    """Python 3.11 reports a stream's task that was cancelled as an error of the callback's."""
+    reported: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    owner = RemoteOwner(tmp_path / "data")
+    async with running_node(tmp_path / "data"):
+        await asyncio.to_thread(owner.logs)
+    for _ in range(3):  # the report is a callback of its own
+        await asyncio.sleep(0)
+    owner.close()
+    assert reported == []

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.config import broker_config, read_properties
+from lapse.base.config import broker_config
 from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
+from lapse.base.properties import read_properties
 from lapse.cli.up_settings import RUNNING, SETTINGS, Said, Settings, weaker, with_ports
 
 SECURED = {

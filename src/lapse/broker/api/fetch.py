@@ -34,6 +34,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -122,12 +123,14 @@ class Limits:
 
     Attributes:
         replica: which broker follows; -1: it is a consumer's.
+        held_back: of which that broker gets nothing just now (`limits.replication_quotas`).
     """
 
     bytes_max: int
     committed: bool
     client: Client
     replica: int = -1
+    held_back: AbstractSet[TopicPartition] = frozenset()
     pread: Pread = os.pread
 
 
@@ -171,6 +174,8 @@ async def handle(
     for want, g in zip(wanted, got, strict=True):
         if want.partition is not None and g.size:
             services.counters.topics[want.partition.topic].bytes_out += g.size
+            if limits.client.is_replica:
+                services.replicas.gave(want.partition, g.size)
     if version < STORAGE_ERROR_FROM:
         got = [_without_storage_error(g) for g in got]
     hints = LeaderHints(services, session)
@@ -282,7 +287,7 @@ def _read_at_once(
 
     Active segments are open, and what was just written is in memory; all else is for a worker.
     """
-    partitions = services.partitions
+    partitions, limits = services.partitions, _as_quotas_allow(services, wanted, limits)
     if len(wanted) > AT_ONCE_PARTITIONS_MAX or not services.answer_bytes.has_room:
         return None
     if not all(_is_at_hand(partitions, want, limits) for want in wanted):
@@ -295,7 +300,7 @@ def _read_at_once(
 
 async def _read(services: Services, wanted: Sequence[WantedPartition], limits: Limits) -> list[Got]:
     """One look at every partition; only those with something to read go to a worker thread."""
-    partitions = services.partitions
+    partitions, limits = services.partitions, _as_quotas_allow(services, wanted, limits)
     most = sum([_most_bytes(partitions, want, limits) for want in wanted])
     if not most:
         return read_all(partitions, wanted, limits)
@@ -304,6 +309,16 @@ async def _read(services: Services, wanted: Sequence[WantedPartition], limits: L
         return await services.disk.run(read_all, partitions, wanted, limits)
     finally:
         services.answer_bytes.made(most)
+
+
+def _as_quotas_allow(
+    services: Services, wanted: Sequence[WantedPartition], limits: Limits
+) -> Limits:
+    """The limits of this moment: a follower that is not in sync may be held back (KIP-73)."""
+    if not limits.client.is_replica:
+        return limits
+    partitions = [want.partition for want in wanted if want.partition is not None]
+    return replace(limits, held_back=services.replicas.held_back(partitions, limits.replica))
 
 
 def _most_bytes(partitions: Partitions, want: WantedPartition, limits: Limits) -> int:
@@ -379,7 +394,9 @@ def _read_one(
         aborted: tuple[AbortedTransaction, ...] = ()
         # At the visible end there is nothing to read, and beyond the log's end `read` refuses.
         # Nor is there where the logs have parted.
-        if diverging is NO_EPOCH_END and not end <= request.fetch_offset <= log.log_end_offset:
+        nothing = end <= request.fetch_offset <= log.log_end_offset
+        nothing = nothing or log.partition in limits.held_back
+        if diverging is NO_EPOCH_END and not nothing:
             bytes_max = max(min(request.partition_max_bytes, left), 0)
             wanted = ReadRange(request.fetch_offset, bytes_max, end, one_at_least, limits.pread)
             got = records_for(log, limits.client, wanted)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
+from lapse.broker.limits.replication_quotas import ReplicationQuota
 from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.replicas.cleaned import Copy
@@ -80,9 +81,10 @@ class Fetcher:
         disk: DiskThreads,
         config: BrokerConfig,
         prepare: Callable[[Copy], None],
+        quota: ReplicationQuota,
     ) -> None:
         """`prepare` is called before a replica fetches, and may fail: `returning`."""
-        self._prepare = prepare
+        self._prepare, self._quota = prepare, quota
         self._leader, self._peers, self._disk = leader, peers, disk
         self._partitions, self._config = partitions, config
         self._followed: dict[TopicPartition, Followed] = {}
@@ -138,7 +140,15 @@ class Fetcher:
     def _due(self) -> dict[TopicPartition, Followed]:
         now = asyncio.get_running_loop().time()
         self._not_before = {tp: at for tp, at in self._not_before.items() if at > now}
+        if self._quota.is_used_up(int(now * 1000)):
+            held_back = (tp for tp, one in self._followed.items() if self._is_held_back(tp, one))
+            self._not_before |= dict.fromkeys(held_back, now + AGAIN_SECONDS)
         return {tp: one for tp, one in self._followed.items() if tp not in self._not_before}
+
+    def _is_held_back(self, tp: TopicPartition, one: Followed) -> bool:
+        """Whether it goes by the quota: only until it is in sync (KIP-73)."""
+        is_in_sync = self._config.node_id in one.copy.state.isr
+        return not is_in_sync and self._quota.concerns(tp.partition, one.log.config)
 
     async def _wait(self) -> None:
         """Until other partitions are followed, or one that had an error may be tried again."""
@@ -172,6 +182,10 @@ class Fetcher:
             for topic in answer.responses
             for data in topic.partitions
         ]
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        for tp, data in got:
+            if self._quota.concerns(tp.partition, begun[tp].log.config):
+                self._quota.record(len(_octets(data)), now_ms)
         troubles = await self._disk.run(self._take_all, begun, got)
         await self._settle(begun, troubles)
 

@@ -25,6 +25,7 @@ from lapse.base.clock import Clock, monotonic_ms
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
+from lapse.broker.limits.replication_quotas import ReplicationQuotas
 from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.members import Members
 from lapse.broker.logs.partitions import Partitions
@@ -76,6 +77,7 @@ class Surroundings:
     purgatory: Purgatory
     members: Members
     peers: Peers
+    quotas: ReplicationQuotas
 
 
 @dataclass(slots=True)
@@ -250,6 +252,27 @@ class Replicas:
     def led(self) -> Mapping[TopicPartition, LeaderReplicas]:
         """Partitions with several replicas that this broker leads."""
         return {partition: one.replicas for partition, one in self._leading.items()}
+
+    def held_back(
+        self, partitions: Iterable[TopicPartition], follower: int
+    ) -> AbstractSet[TopicPartition]:
+        """Those of which a follower gets nothing just now, so that others have the network."""
+        quota, led = self._around.quotas.leader, self._leading
+        concerned = {
+            tp
+            for tp in partitions
+            if tp in led
+            and follower not in led[tp].replicas.isr
+            and quota.concerns(tp.partition, led[tp].log.config)
+        }
+        over = bool(concerned) and quota.is_used_up(monotonic_ms(self._around.clock))
+        return concerned if over else frozenset()
+
+    def gave(self, partition: TopicPartition, size: int) -> None:
+        """A follower gets so many bytes of a partition."""
+        quota, leading = self._around.quotas.leader, self._leading.get(partition)
+        if leading is not None and quota.concerns(partition.partition, leading.log.config):
+            quota.record(size, monotonic_ms(self._around.clock))
 
     # --- what followers and producers do --------------------------------------------------------
 
@@ -493,7 +516,7 @@ class Replicas:
         for leader in by_leader.keys() - self._fetchers.keys():
             fetcher = Fetcher(
                 leader, self._around.peers, self._around.partitions, self._around.disk,
-                self._around.config, self._returning.prepare,
+                self._around.config, self._returning.prepare, self._around.quotas.follower,
             )  # fmt: skip
             self._fetchers[leader] = fetcher
             self._begin(fetcher.run())

@@ -13,6 +13,8 @@ import pytest
 
 from lapse.base.config import broker_config, topic_config
 from lapse.base.fs import RealFs
+from lapse.broker.limits.quotas import Windows
+from lapse.broker.limits.replication_quotas import ReplicationQuotas
 from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.members import Members
 from lapse.broker.logs.partitions import Partitions
@@ -25,6 +27,7 @@ from lapse.client.login import Login
 from lapse.log.env import LogEnv
 from lapse.metadata.image import Topic
 from lapse.metadata.partition_states import first_state
+from lapse.metadata.settings import BrokerSettings
 from lapse.metadata.tree import Unreachable
 from lapse.testing.clock import ManualClock
 from tests.support.log.logs import NOW
@@ -64,7 +67,10 @@ class Following:
     async def run(self, prepare: Callable[[Copy], None], asked: Callable[[], None]) -> float:
         """How long it takes until it has tried some times."""
         disk, [log] = DiskThreads("test"), self.partitions.all()
-        fetching = Fetcher(2, CountedPeers(asked), self.partitions, disk, self.config, prepare)
+        quotas = ReplicationQuotas.of(1, Windows(), lambda: BrokerSettings({}))
+        fetching = Fetcher(
+            2, CountedPeers(asked), self.partitions, disk, self.config, prepare, quotas.follower
+        )
         fetching.follow({log.partition: Followed(0, Copy(TOPIC, log, (2,)))})
         begun_s = time.monotonic()
         running = asyncio.create_task(fetching.run())
