@@ -205,7 +205,7 @@ class LogDirectory:
             )
         if self.lost(partition) is not None:
             raise self._missing(partition, "its folder has no segment")
-        replicated = replicated or bool(read_others(partition_dir))
+        replicated = replicated or bool(read_others(partition_dir).replicas)
         log = PartitionLog.open(
             partition_dir,
             partition,

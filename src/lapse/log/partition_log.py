@@ -48,7 +48,7 @@ from lapse.log.headers import Pread
 from lapse.log.learner import Learner
 from lapse.log.loader import LoadedLog, OpenOptions, load
 from lapse.log.manifest import NO_ERA
-from lapse.log.others import read_others, write_others
+from lapse.log.others import Others, read_others, write_others
 from lapse.log.producers import Producer
 from lapse.log.replacer import Replacer
 from lapse.log.segment import Segment
@@ -109,7 +109,8 @@ class PartitionLog:
         self._valued: tuple[tuple[Segment, ...], bool] = ((), False)  # sealed ones, as last seen
         self._bad = read_bad(core.dir)
         self.cleaner_checkpoint: int | None = None
-        self.replicas = read_others(core.dir)
+        others = read_others(core.dir)
+        self.replicas, self.elsewhere = others.replicas, others.elsewhere
         self.committing = threading.Lock()
         flusher.note_opened(was_clean=options.clean_shutdown)
 
@@ -283,18 +284,13 @@ class PartitionLog:
             core.state = core.state._replace(known_high_watermark=offset)
 
     def set_replicated(self, *, replicated: bool) -> None:
-        """Whether other replicas have a say in what is committed; without any, all of it is.
-
-        Raises StorageError.
-        """
+        """Whether other replicas have a say in what is committed; without any, all of it is."""
         core = self._core
         with core.append_lock:
             state = core.state
             if replicated != (state.known_high_watermark is not None):
                 known = state.high_watermark if replicated else None
                 core.state = state._replace(known_high_watermark=known)
-        if not replicated:
-            self.learn_of_others(())
 
     @property
     def last_stable_offset(self) -> int:
@@ -405,11 +401,13 @@ class PartitionLog:
                 self._flusher.note_closed()
             core.is_closed = True
 
-    def learn_of_others(self, replicas: tuple[ReplicaFacts, ...]) -> None:
-        """Go by what is known of the other replicas, and keep it. Raises StorageError."""
-        if replicas != self.replicas:
-            write_others(self._core.env.fs, self._core.dir, replicas)
-            self.replicas = replicas
+    def learn_of_others(
+        self, replicas: tuple[ReplicaFacts, ...], elsewhere: tuple[int, ...] = ()
+    ) -> None:
+        """Go by what is known of the others (`log.others`), and keep it. Raises StorageError."""
+        if (replicas, elsewhere) != (self.replicas, self.elsewhere):
+            write_others(self._core.env.fs, self._core.dir, Others(replicas, elsewhere))
+            self.replicas, self.elsewhere = replicas, elsewhere
 
     # --- settings and facts ----------------------------------------------------------------------
 

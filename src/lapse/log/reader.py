@@ -114,7 +114,7 @@ def _with_start(facts: LogFacts, partition_dir: Path, now_ms: int) -> LogFacts:
     Read last: an owner moves the log start first and drops segments afterwards.
     """
     kept, bad = read_start(partition_dir), read_bad(partition_dir)
-    others = read_others(partition_dir)
+    others = read_others(partition_dir).replicas
     bases = [segment.base_offset for segment in facts.segments]
     end = facts.log_end_offset  # a start past it was moved since, or is one of D-16
     start = min(max(facts.log_start_offset, kept.offset), end)

@@ -10,7 +10,7 @@ from lapse.base.fs import RealFs
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
 from lapse.log.facts import CleanedTo, ReplicaFacts
-from lapse.log.others import NOTHING_KNOWN, others_path, read_others, write_others
+from lapse.log.others import NOTHING_KNOWN, Others, others_path, read_others, write_others
 from lapse.log.reader import read_facts
 from tests.support.log.logs import TP, append, batch, config, env, open_log
 
@@ -21,28 +21,30 @@ KNOWN = (
 
 
 def test_what_is_known_is_read_again(tmp_path: Path) -> None:
-    assert read_others(tmp_path) == ()
-    write_others(RealFs(), tmp_path, KNOWN)
-    assert read_others(tmp_path) == KNOWN
+    assert read_others(tmp_path) == Others()
+    for others in (Others(KNOWN, (4, 7)), Others(KNOWN), Others((), (4,)), Others()):
+        write_others(RealFs(), tmp_path, others)
+        assert read_others(tmp_path) == others
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"00000000\n{}"])
 def test_of_a_damaged_file_nothing_is_known(tmp_path: Path, damage: bytes) -> None:
     """So nothing leaves: no counted replica is known to have cleaned anything."""
-    write_others(RealFs(), tmp_path, KNOWN)
+    write_others(RealFs(), tmp_path, Others(KNOWN))
     others_path(tmp_path).write_bytes(damage)
-    assert read_others(tmp_path) == NOTHING_KNOWN
+    assert read_others(tmp_path) == Others(NOTHING_KNOWN)
     assert not NOTHING_KNOWN[0].counted
 
 
 def test_a_log_goes_by_it_and_says_so(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     before = log.mark()
-    log.learn_of_others(KNOWN)
+    log.learn_of_others(KNOWN, (4,))
     assert log.facts().replicas == KNOWN
     assert log.mark() != before
     log.close()
-    assert open_log(tmp_path / "t-0").facts().replicas == KNOWN
+    again = open_log(tmp_path / "t-0")
+    assert (again.facts().replicas, again.elsewhere) == (KNOWN, (4,))
 
 
 def test_what_is_not_committed_is_not_looked_at_as_if_it_were(tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from lapse.base.ids import TopicPartition
 from lapse.kernels.layout import CONTROL
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
-from lapse.log.facts import ReplicaFacts
-from lapse.log.others import read_others
 from lapse.log.partition_log import PartitionLog
 from tests.support.log.logs import (
     TP,
@@ -130,10 +128,9 @@ def test_a_log_gets_other_replicas_and_loses_them(tmp_path: Path) -> None:
     assert (log.high_watermark, log.log_end_offset) == (4, 8)
     log.set_replicated(replicated=True)
     assert log.high_watermark == 4
-    log.learn_of_others((ReplicaFacts(2, (), 0),))
     log.set_replicated(replicated=False)
     append(log, batch(records=1))
-    assert (log.high_watermark, log.replicas, read_others(log.dir)) == (9, (), ())
+    assert log.high_watermark == log.log_end_offset == 9
 
 
 # --- a directory ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import threading
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,11 +48,18 @@ class SaidStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A replica of this broker's, with the brokers whose replicas it waits for."""
+    """A replica of this broker's.
+
+    Attributes:
+        others: the brokers whose replicas it waits for.
+        elsewhere: other brokers that may have files of the partition: their replicas have left the
+            count, or have moved away.
+    """
 
     topic: Topic
     log: PartitionLog
     others: tuple[int, ...]
+    elsewhere: tuple[int, ...] = ()
 
     @property
     def state(self) -> PartitionState:
@@ -90,17 +97,24 @@ class Cleaned:
             known = self._copies.get(partition)
             if known is None or known.log is not copy.log or set(copy.others) - set(known.others):
                 self._await(copy, copy.others)
+            else:  # some may be waited for no longer
+                kept = tuple(one for one in copy.log.replicas if one.node_id in copy.others)
+                self._keep(copy, kept)
         self._copies = copies
 
-    def _await(self, copy: Copy, others: Iterable[int]) -> None:
-        log, known = copy.log, {one.node_id for one in copy.log.replicas}
+    def _await(self, copy: Copy, others: Sequence[int]) -> None:
+        """Go by nothing that was known; offline tools are to wait for the new ones, too."""
         unknown = tuple(ReplicaFacts(other, (), 0, counted=False) for other in others)
-        if not known.issuperset(others):
-            try:
-                log.learn_of_others(unknown)  # offline tools are to wait for them, too
-            except LapseError as e:
-                self._partitions.report(log.partition, e)
-        log.replicas = unknown
+        known = {one.node_id for one in copy.log.replicas}
+        if known != set(others) or copy.log.elsewhere != copy.elsewhere:
+            self._keep(copy, unknown)
+        copy.log.replicas = unknown
+
+    def _keep(self, copy: Copy, found: tuple[ReplicaFacts, ...]) -> None:
+        try:
+            copy.log.learn_of_others(found, copy.elsewhere)
+        except LapseError as e:
+            self._partitions.report(copy.log.partition, e)
 
     async def _tell_for_ever(self) -> None:
         while True:
@@ -115,7 +129,11 @@ class Cleaned:
 
     def tell(self) -> None:
         """Say what is new here, and learn what the others have said. Raises Unreachable."""
-        copies = [c for c in self._copies.values() if c.log.config.compacts]
+        copies = [
+            copy
+            for copy in self._copies.values()
+            if copy.log.config.compacts and len(copy.state.replicas) > 1
+        ]
         now_ms = self._partitions.noting_ms()
         with self._saying:
             self._learn_own(copies)
@@ -155,7 +173,7 @@ class Cleaned:
                 )
                 for other in copy.others
             )
-            copy.log.learn_of_others(found)
+            copy.log.learn_of_others(found, copy.elsewhere)
 
     def is_older_than_said(self, copy: Copy) -> bool:
         """Whether a replica was cleaned less far, when this broker found it, than it had said.
@@ -213,6 +231,7 @@ def _others(state: PartitionState, me: int) -> tuple[int, ...]:
     return tuple(b for b in state.replicas if b != me and b not in state.uncounted)
 
 
-def copy_of(topic: Topic, state: PartitionState, log: PartitionLog, me: int) -> Copy | None:
-    """What other replicas must know of this broker's; None where there are none."""
-    return Copy(topic, log, _others(state, me)) if len(state.replicas) > 1 else None
+def copy_of(topic: Topic, state: PartitionState, log: PartitionLog, me: int) -> Copy:
+    """The replica of broker `me`, by a state of its partition."""
+    elsewhere = sorted({*state.uncounted, *state.left_at} - {me})
+    return Copy(topic, log, _others(state, me), tuple(elsewhere))

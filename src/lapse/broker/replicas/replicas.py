@@ -392,7 +392,7 @@ class Replicas:
             if self._me in state.replicas and self._around.partitions.is_online(tp)
         ]
         new = [r for r in roles if self._applied.get(r.partition) != (r.state, r.log)]
-        copies = {r.partition: copy for r in roles if (copy := self._copy_of(r)) is not None}
+        copies = {role.partition: self._copy_of(role) for role in roles}
         await self._around.disk.run(self._cleaned.set_copies, copies)
         begun = await self._around.disk.run(self._switch, new, states)
         for role, (end, epoch) in zip(new, begun, strict=True):
@@ -500,7 +500,7 @@ class Replicas:
         self._leading[role.partition] = leading
         self._advance(leading)
 
-    def _copy_of(self, role: _Role) -> Copy | None:
+    def _copy_of(self, role: _Role) -> Copy:
         return copy_of(role.topic, role.state, role.log, self._me)
 
     def _follow(self, roles: Iterable[_Role]) -> None:
@@ -510,9 +510,8 @@ class Replicas:
             leader = role.state.leader
             if leader >= 0 and leader != self._me:
                 of_leader = by_leader.setdefault(leader, {})
-                copy = self._copy_of(role)
-                assert copy is not None, role
-                of_leader[role.partition] = Followed(role.state.leader_epoch, copy)
+                followed = Followed(role.state.leader_epoch, self._copy_of(role))
+                of_leader[role.partition] = followed
         for leader in by_leader.keys() - self._fetchers.keys():
             fetcher = Fetcher(
                 leader, self._around.peers, self._around.partitions, self._around.disk,

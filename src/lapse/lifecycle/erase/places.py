@@ -25,6 +25,7 @@ from lapse.log import checkpoints
 from lapse.log.append_times import SUFFIX as APPENDED
 from lapse.log.append_times import is_append_times
 from lapse.log.manifest import MANIFEST, read_manifest
+from lapse.log.others import NOTHING_KNOWN, REPLICAS, Others, read_others
 from lapse.log.roster import ROSTER
 from lapse.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, base_offset_of
 from lapse.log.start import LOG_START, KeptStart, read_start
@@ -94,18 +95,26 @@ class ReplicaFile:
     problem: str | None = None
 
 
+UNKNOWN_BROKER = NOTHING_KNOWN[0].node_id
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """A partition's directory by its inode, no matter which path leads to it (link, other mount).
 
     Attributes:
         topic_id: from its `partition.metadata`, as Kafka spells it; None if it is not there.
+        others: brokers that have the partition too, as this one knows; UNKNOWN_BROKER where what
+            it knows cannot be read.
+        elsewhere: brokers that may have files of it, and are waited for by nobody.
     """
 
     folder: str
     device: int
     inode: int
     topic_id: str | None = None
+    others: tuple[int, ...] = ()
+    elsewhere: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +170,18 @@ def _home(replica: Path, folder: str) -> Iterator[Home]:
     """The directory's identity; yields nothing if it went away or `stat` fails."""
     with contextlib.suppress(OSError):
         state = (replica / folder).stat()
-        yield Home(folder, state.st_dev, state.st_ino, _topic_id(replica / folder))
+        others, elsewhere = _others(replica / folder)
+        topic_id = _topic_id(replica / folder)
+        yield Home(folder, state.st_dev, state.st_ino, topic_id, others, elsewhere)
+
+
+def _others(partition_dir: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where else the partition is, as a broker of Lapse's keeps it; nobody for other brokers."""
+    try:
+        found = read_others(partition_dir)
+    except (LapseError, OSError):
+        found = Others(NOTHING_KNOWN)
+    return tuple(one.node_id for one in found.replicas), found.elsewhere
 
 
 def _topic_id(partition_dir: Path) -> str | None:
@@ -335,6 +355,11 @@ _OURS: tuple[tuple[_Match, _Holds, str], ...] = (
         lambda name: name.removesuffix(SWAP).endswith(SUMMARY),
         lambda _, path: read_summary(path) is not None,
         "a summary of a segment: counts, offsets and times",
+    ),
+    (
+        lambda name: name == REPLICAS,
+        lambda partition_dir, _: read_others(partition_dir).replicas != NOTHING_KNOWN,
+        "which brokers have replicas, and how far these are cleaned",
     ),
     (
         lambda name: name.removesuffix(SWAP).endswith(APPENDED),

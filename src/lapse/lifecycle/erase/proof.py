@@ -14,6 +14,7 @@ import msgspec
 
 from lapse.base.errors import StorageError
 from lapse.lifecycle.erase.findings import BATCHES, RAW, Count, Findings, by_target
+from lapse.lifecycle.erase.places import UNKNOWN_BROKER
 from lapse.lifecycle.erase.replicas import ReplicaFindings
 from lapse.lifecycle.erase.search import SearchSpec
 
@@ -202,8 +203,35 @@ def _doubts(replicas: Sequence[ReplicaFindings], spec: SearchSpec, topic: str) -
             yield f"{replica.path} {replica.problem}"
     if not any(replica.partitions for replica in replicas):
         yield f"no given replica has a partition of topic {topic}"
+    yield from _not_given(replicas)
     for path, found in _files(replicas):
         yield from _doubts_about(path, found, spec)
+
+
+def _not_given(replicas: Sequence[ReplicaFindings]) -> Iterator[str]:
+    """Replicas that the given ones know of. One without a broker's id may be any of them."""
+    anybody = any(replica.node_id is None and replica.partitions for replica in replicas)
+    given = {(replica.node_id, home.folder) for replica in replicas for home in replica.homes}
+    brokers = {replica.node_id for replica in replicas}
+    told: set[str] = set()
+    for replica in replicas:
+        for home in replica.homes:
+            if UNKNOWN_BROKER in home.others:
+                told.add(f"{replica.path}/{home.folder}: which other brokers have it is not known")
+            if anybody:
+                continue
+            told |= {
+                f"{home.folder}: broker {broker} has a replica, and no given directory has that"
+                for broker in home.others
+                if broker != UNKNOWN_BROKER and (broker, home.folder) not in given
+            }
+            told |= {
+                f"{home.folder}: broker {broker} may still have files of a former replica, and no "
+                "given directory is that broker's"
+                for broker in home.elsewhere
+                if broker not in brokers
+            }
+    yield from sorted(told)
 
 
 def _doubts_about(path: str, found: Findings, spec: SearchSpec) -> Iterator[str]:

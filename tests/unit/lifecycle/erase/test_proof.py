@@ -20,7 +20,7 @@ from lapse.lifecycle.erase.findings import (
     Region,
     Spot,
 )
-from lapse.lifecycle.erase.places import Home
+from lapse.lifecycle.erase.places import UNKNOWN_BROKER, Home
 from lapse.lifecycle.erase.proof import (
     CANNOT_SEE,
     FORMAT,
@@ -224,3 +224,44 @@ def test_an_erasure_about_nothing_is_a_verdict_of_its_own() -> None:
 def test_whatever_there_is_of_a_key_is_a_sign_of_it(count: Count) -> None:
     found = Findings("t-0/x.log", counts=(count, Count(1)))
     assert keys_seen([ReplicaFindings("/r", files=(found,))], 2) == {0}
+
+
+# --- replicas that the given ones know of ---------------------------------------------------------
+
+
+def at(node_id: int | None, *others: int, elsewhere: tuple[int, ...] = ()) -> ReplicaFindings:
+    home = Home("t-0", 1, node_id or 0, others=others, elsewhere=elsewhere)
+    return replace(FINE, path=f"/r{node_id}", homes=(home,), node_id=node_id)
+
+
+def test_a_replica_that_was_not_given_is_named() -> None:
+    assert judge((at(1, 2), at(2, 1)), KEYS, "t").state == PROVEN
+    told = judge((at(1, 2, 3), at(2, 1, 3)), KEYS, "t")
+    assert told == Verdict(
+        NOT_PROVEN, ("t-0: broker 3 has a replica, and no given directory has that",)
+    )
+
+
+def test_another_directory_of_that_broker_is_not_enough() -> None:
+    elsewhere = replace(FINE, path="/r2", partitions=(), files=(), node_id=2)
+    assert judge((at(1, 2), elsewhere), KEYS, "t").state == NOT_PROVEN
+
+
+def test_a_broker_that_had_a_replica_is_named_unless_it_was_looked_through() -> None:
+    former = (
+        "t-0: broker 3 may still have files of a former replica, and no given directory is that "
+        "broker's"
+    )
+    told = judge((at(1, 2, elsewhere=(3,)), at(2, 1)), KEYS, "t")
+    assert told == Verdict(NOT_PROVEN, (former,))
+    empty = replace(FINE, path="/r3", partitions=(), files=(), node_id=3)
+    assert judge((at(1, 2, elsewhere=(3,)), at(2, 1), empty), KEYS, "t").state == PROVEN
+
+
+def test_a_directory_without_a_brokers_id_may_be_any_of_them() -> None:
+    assert judge((at(1, 2), at(None)), KEYS, "t").state == PROVEN
+
+
+def test_what_a_directory_knows_may_be_damaged() -> None:
+    told = judge((at(1, UNKNOWN_BROKER),), KEYS, "t")
+    assert told == Verdict(NOT_PROVEN, ("/r1/t-0: which other brokers have it is not known",))
