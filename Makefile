@@ -15,8 +15,8 @@ help: ## this list
 setup: ## lay out .venv from the lock file, find Java, compile the kernels; leaves .venv/bin/lapse
 	@$(PYTHON) tools/bootstrap.py
 
-demo: setup ## the main job on real flight records, about a minute (CRASH=1 kills things midway, KEEP=1 stays up, MASTER=URL is Spark's)
-	@CRASH=$(CRASH) KEEP=$(KEEP) MASTER='$(MASTER)' $(VENV_PYTHON) tools/demo
+demo: setup ## the main job on real flight records, about a minute (CRASH=1 kills things midway, BROKERS=3 is a cluster, KEEP=1 stays up, MASTER=URL is Spark's)
+	@CRASH=$(CRASH) BROKERS=$(BROKERS) KEEP=$(KEEP) MASTER='$(MASTER)' $(VENV_PYTHON) tools/demo
 
 quick: setup ## lint, types, and the tests that mirror what changed (SINCE=main)
 	@$(VENV_PYTHON) -m tools.quick $(if $(SINCE),--since $(SINCE))

@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.conftest import SCALE
 from tests.spark.conftest import QUICK_JAVA
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,4 +35,14 @@ def test_it_ends_0_though_broker_and_service_are_killed(tmp_path: Path) -> None:
     assert "kill -9 lifecycle service" in said
     assert "lifecycle service None" not in said  # there was a round to be killed in
     assert "removed, tombstone expired, by round" in said
+    assert "forgetting is complete" in said
+
+
+@pytest.mark.skipif(SCALE < 1, reason="three Sparks for a minute and a half: in make torture alone")
+def test_a_cluster_forgets_on_all_brokers_though_one_is_killed(tmp_path: Path) -> None:
+    done = demo(tmp_path, BROKERS="3", CRASH="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = " ".join(done.stdout.split())
+    assert "kill -9 broker" in said
+    assert "no batch in any file, at any of 3 brokers, holds one" in said
     assert "forgetting is complete" in said

@@ -2,6 +2,7 @@
 
 Exit 0 only if forgetting is complete, on time and never early, all of it done by tasks on Spark.
 CRASH=1 kills the broker in the middle of the writing and the service in the middle of a round.
+BROKERS=3 has three brokers with a replica each; one is killed in the middle of the writing.
 KEEP=1 stays up afterwards. MASTER=local-cluster[2,1,1024] has rounds run on executors. Options are
 handed to `lapse up`: with `--engine inline` or `--no-lifecycle` the demo must fail, and a test sees
 to it.
@@ -19,9 +20,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from checks import OnDisk, Story, look_at_files, read_ledgers, stories
+from checks import OnDisk, Story, ends, look_at_files, read_ledgers, stories
 from flights import Flights, read_flights
-from house import House
+from house import House, Node
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -38,6 +39,7 @@ RETENTION_MS = 4000
 REMOVAL_LAG_MS = 4000
 FILE_DELAY_MS = 1000
 SLACK_MS = 10_000  # rolls, rounds and their queue on a busy machine
+CLUSTER_SLACK_MS = 40_000  # a broker that was killed is back, and replicas have told each other
 ROUNDS_WHILE_WRITING = 3
 NOTHING_TO_DO = {"clean", "active-segment", "ratio"}  # what may hold a log that is done
 
@@ -66,7 +68,7 @@ def main(options: list[str]) -> int:
     master = os.environ.get("MASTER")
     chosen = [f"lapse.lifecycle.master={master}"] if master else []
     settings = [word for setting in (*SETTINGS, *chosen) for word in ("-c", setting)]
-    house = House(folder / "data", [*settings, *options])
+    house = House(folder / "data", [*settings, *options], int(os.environ.get("BROKERS") or 1))
     try:
         out.print(f"lapse is up: kafka={house.kafka} http={house.http}")
         show(house, flights, crash=crash)
@@ -90,7 +92,7 @@ def show(house: House, flights: Flights, *, crash: bool) -> None:
     expect(ready, f"a lifecycle service within {SERVICE_SECONDS_MAX:g} s")
     started = time.monotonic()
     out.print(f"the lifecycle service is ready after {started - waiting:.1f} s")
-    create_topic(house.kafka, TOPIC_CONFIG)
+    create_topic(house.kafka, TOPIC_CONFIG, len(house.nodes))
     sent, refused, bytes_in = write(house, flights, crash=crash)
     expect(not sent.failed, f"every record is acknowledged, yet: {sent.failed[:3]}")
     written = len(flights.keyed) + len(flights.retired)
@@ -101,11 +103,13 @@ def show(house: House, flights: Flights, *, crash: bool) -> None:
     )
     out.print(f"{sent.count} records acknowledged; {len(flights.keyless)} keyless ones refused")
     left = wait_until_forgotten(house, flights, time.monotonic() + FORGOTTEN_SECONDS_MAX)
-    prove(house, flights, sent)
+    told = prove(house, flights, sent)
     tell_rounds(house, sent)
     tell_sizes(sent, bytes_in, left)
-    story = tell_story(house, flights, sent)
-    ask_plan_and_explain(house, sent, story)
+    story = tell_story(told, slack_ms(house))
+    for node in house.nodes:
+        ask_plan_and_explain(node)
+    ask_where_it_went(house, sent, story)
     out.print(f"[green]forgetting is complete[/green] after {time.monotonic() - started:.0f} s")
 
 
@@ -126,7 +130,8 @@ def write(house: House, flights: Flights, *, crash: bool) -> tuple[Sent, dict[st
         target=lambda: refused.update(offer_keyless(house.kafka, flights.keyless))
     )
     keyless.start()
-    hurt = threading.Thread(target=accidents, args=(house,)) if crash else None
+    is_hurt = crash or len(house.nodes) > 1
+    hurt = threading.Thread(target=accidents, args=(house, crash)) if is_hurt else None
     if hurt is not None:
         hurt.start()
     keyed = flights.keyed
@@ -158,11 +163,12 @@ def shown_beside_rounds(house: House, hurt: threading.Thread | None) -> bool:
     return over and len(house.rounds()) >= ROUNDS_WHILE_WRITING
 
 
-def accidents(house: House) -> None:
+def accidents(house: House, crash: bool) -> None:
     """The service dies in the middle of a round, the broker in the middle of the writing."""
     time.sleep(WRITING_SECONDS / 3)
-    pid = house.kill_service_in_a_round(TRICKLE_SECONDS_MAX / 2)
-    out.print(f"[red]kill -9[/red] lifecycle service {pid}, in the middle of a round")
+    if crash:
+        pid = house.kill_service_in_a_round(TRICKLE_SECONDS_MAX / 2)
+        out.print(f"[red]kill -9[/red] lifecycle service {pid}, in the middle of a round")
     time.sleep(WRITING_SECONDS / 6)
     out.print(f"[red]kill -9[/red] broker {house.kill_broker()}, in the middle of the writing")
 
@@ -200,24 +206,33 @@ class progress_bar:  # noqa: N801  (reads as the function it stands for)
         self._bar.stop()
 
 
-def wait_until_forgotten(house: House, flights: Flights, until: float) -> OnDisk:
-    """Look at the files until only what must stay is left; gives up at `until`."""
+def wait_until_forgotten(house: House, flights: Flights, until: float) -> list[OnDisk]:
+    """Look at the files until only what must stay is left, by broker; gives up at `until`."""
     out.print("waiting for the retired aircraft to be forgotten …")
-    retired = set(flights.retired)
+    retired, wait_s = set(flights.retired), slack_ms(house) / 1000
     while True:
-        disk = look_at_files(house.data)
-        remaining = retired & disk.anywhere
-        if not remaining and len(disk.live) == len(flights.expected):
-            return disk
+        disks = [look_at_files(node.data) for node in house.nodes]
+        if all(len(d.live) == len(flights.expected) for d in disks) and not any(
+            retired & disk.anywhere for disk in disks
+        ):
+            return disks
         expect(
-            time.monotonic() < until,
-            f"{len(remaining)} of {len(retired)} retired aircraft are still in some file, and "
-            f"{len(disk.live)} records in the log, {len(flights.expected)} should be",
+            time.monotonic() < until + wait_s,
+            "; ".join(
+                f"{len(retired & disk.anywhere)} of {len(retired)} retired aircraft are still in "
+                f"some file, and {len(disk.live)} records in the log, {len(flights.expected)} "
+                "should be"
+                for disk in disks
+            ),
         )
         time.sleep(0.5)
 
 
-def prove(house: House, flights: Flights, sent: Sent) -> None:
+def slack_ms(house: House) -> int:
+    return SLACK_MS if len(house.nodes) == 1 else CLUSTER_SLACK_MS
+
+
+def prove(house: House, flights: Flights, sent: Sent) -> list[Story]:
     """What a consumer sees is what the CSV says; nothing of the retired is in any file."""
     found = read_all(house.kafka)
     expect(
@@ -229,10 +244,15 @@ def prove(house: House, flights: Flights, sent: Sent) -> None:
         f"a raw consumer gets exactly {len(found)} records, one a key, no tombstone, "
         "equal to the table computed from the CSV"
     )
-    disk = look_at_files(house.data)
-    expect(not set(flights.retired) & disk.anywhere, "a retired aircraft is in some file again")
-    out.print(f"no batch in any file holds one of the {len(flights.retired)} retired aircraft")
-    for story in stories(flights.retired, sent, read_ledgers(house.data, sent)):
+    for node in house.nodes:
+        disk = look_at_files(node.data)
+        expect(not set(flights.retired) & disk.anywhere, "a retired aircraft is in some file again")
+    of_all = "" if len(house.nodes) == 1 else f", at any of {len(house.nodes)} brokers,"
+    out.print(
+        f"no batch in any file{of_all} holds one of the {len(flights.retired)} retired aircraft"
+    )
+    told = ends([stories(flights.retired, sent, read_ledgers(n.data, sent)) for n in house.nodes])
+    for story in told:
         expect(story.value_gone_ms > 0, f"the ledger does not know when {story.key!r} went")
         stayed_ms = story.tombstone_gone_ms - story.value_gone_ms
         expect(
@@ -241,6 +261,7 @@ def prove(house: House, flights: Flights, sent: Sent) -> None:
             f"delete.retention.ms is {RETENTION_MS}",
         )
     out.print(f"each tombstone stayed at least {RETENTION_MS} ms after its last value was gone")
+    return told
 
 
 def tell_rounds(house: House, sent: Sent) -> None:
@@ -267,17 +288,17 @@ def tell_rounds(house: House, sent: Sent) -> None:
     out.print(f"{len(rounds)} rounds, {len(early)} of them while clients were writing")
 
 
-def tell_sizes(sent: Sent, bytes_in: float, left: OnDisk) -> None:
-    out.print(f"before: {sent.count:,} records; after: {len(left.live):,}")
-    out.print(f"bytes taken in since the broker's start: {bytes_in:,.0f}; left: {left.log_bytes:,}")
+def tell_sizes(sent: Sent, bytes_in: float, left: list[OnDisk]) -> None:
+    out.print(f"before: {sent.count:,} records; after: {len(left[0].live):,}")
+    sizes = ", ".join(f"{disk.log_bytes:,}" for disk in left)
+    out.print(f"bytes taken in since the broker's start: {bytes_in:,.0f}; left: {sizes}")
 
 
-def tell_story(house: House, flights: Flights, sent: Sent) -> Story:
-    """One aircraft's end, from the ledger."""
-    told = stories(flights.retired, sent, read_ledgers(house.data, sent))
+def tell_story(told: list[Story], slack: int) -> Story:
+    """One aircraft's end, from the ledgers."""
     story: Story = max(told, key=lambda s: s.values)
-    value_by = story.tombstone_sent_ms + MAX_LAG_MS + SLACK_MS
-    tombstone_by = story.value_gone_ms + RETENTION_MS + REMOVAL_LAG_MS + SLACK_MS
+    value_by = story.tombstone_sent_ms + MAX_LAG_MS + slack
+    tombstone_by = story.value_gone_ms + RETENTION_MS + REMOVAL_LAG_MS + slack
     out.print(f"the story of {story.key.decode()}: {story.values} flights, then a tombstone")
     out.print(
         f"  {clock(story.tombstone_sent_ms)} tombstone written\n"
@@ -288,42 +309,46 @@ def tell_story(house: House, flights: Flights, sent: Sent) -> Story:
     )
     late = [
         s for s in told
-        if s.value_gone_ms > s.tombstone_sent_ms + MAX_LAG_MS + SLACK_MS
-        or s.tombstone_gone_ms > s.value_gone_ms + RETENTION_MS + REMOVAL_LAG_MS + SLACK_MS
+        if s.value_gone_ms > s.tombstone_sent_ms + MAX_LAG_MS + slack
+        or s.tombstone_gone_ms > s.value_gone_ms + RETENTION_MS + REMOVAL_LAG_MS + slack
     ]  # fmt: skip
     expect(not late, f"{len(late)} aircraft were forgotten too late, {late[:1]}")
     return story
 
 
-def ask_plan_and_explain(house: House, sent: Sent, story: Story) -> None:
-    """What anybody may ask, beside the running broker: why nothing goes now, and where it went."""
+def ask_plan_and_explain(node: Node) -> None:
+    """What anybody may ask, beside the running broker: why nothing goes now."""
     for n in range(PARTITIONS):
         log = f"{TOPIC}-{n}"
-        [plan] = house.ask("plan", "--partition", log, "--count")
+        [plan] = node.ask("plan", "--partition", log, "--count")
         expect(
             plan.get("due") == [] and plan["would"] is None,
             f"lapse plan should have nothing to do in {log} any more: {plan}",
         )
-        [told] = house.ask("explain", "--partition", log)
+        [told] = node.ask("explain", "--partition", log)
         expect(told.get("rule") in NOTHING_TO_DO, f"lapse explain says why {log} rests: {told}")
         out.print(f"lapse explain {log}: {told['text']} \\[{told['rule']}]")
         promised = {p["name"]: p["ms"] for p in told["promises"]}
         bound_ms = promised["a superseded value is gone"]
         expect(bound_ms is not None, f"lapse explain has a bound for values of {log}")
     out.print(f"lapse explain promises that a superseded value is gone within {bound_ms} ms")
+
+
+def ask_where_it_went(house: House, sent: Sent, story: Story) -> None:
+    """And where it went, and when: of the brokers whose rounds the story has."""
     *_, value, tombstone = sent.places[story.key]
-    for (n, offset), reason in ((value, "superseded"), (tombstone, "tombstone expired")):
+    asked = ((value, "superseded"), (tombstone, "tombstone expired"))
+    for (n, offset), reason in asked:
         where = ("--partition", f"{TOPIC}-{n}", "--offset", str(offset))
-        [told] = house.ask("explain", *where)
-        fate = told.get("fate") or told
-        expect(
-            fate.get("state") == "gone" and fate["reason"] == reason,
-            f"lapse explain {' '.join(where)} should say {reason}: {fate}",
-        )
-        out.print(f"lapse explain {' '.join(where)}: {fate['text']}")
+        answers = [node.ask("explain", *where)[0] for node in house.nodes]
+        fates = [told.get("fate") or told for told in answers]
+        gone = [f for f in fates if f.get("state") == "gone" and f["reason"] == reason]
+        expect(bool(gone), f"lapse explain {' '.join(where)} should say {reason}: {fates}")
+        out.print(f"lapse explain {' '.join(where)}: {gone[0]['text']}")
+    rounds = {fate["round_id"] for fate in gone}
     expect(
-        fate["round_id"] == story.tombstone_round,
-        f"{fate['round_id']} removed the tombstone, the ledger says {story.tombstone_round}",
+        story.tombstone_round in rounds,
+        f"{rounds} removed the tombstone, the ledger says {story.tombstone_round}",
     )
 
 
@@ -339,9 +364,10 @@ def stay(house: House, flights: Flights) -> None:
     lapse = Path(sys.executable).with_name("lapse")
     key = next(iter(flights.expected)).decode()
     out.print("\nstaying up (Ctrl-C ends it). Four things to try:")
-    out.print(f"  {lapse} plan {house.data}", soft_wrap=True)
-    out.print(f"  {lapse} explain {TOPIC} --data {house.data}", soft_wrap=True)
-    out.print(f"  {lapse} dump {house.data / (TOPIC + '-0')} | grep {key.encode().hex()}",
+    data = house.nodes[0].data
+    out.print(f"  {lapse} plan {data}", soft_wrap=True)
+    out.print(f"  {lapse} explain {TOPIC} --data {data}", soft_wrap=True)
+    out.print(f"  {lapse} dump {data / (TOPIC + '-0')} | grep {key.encode().hex()}",
               soft_wrap=True)  # fmt: skip
     out.print(f"  {lapse} topic describe {TOPIC} --bootstrap-server {house.kafka}", soft_wrap=True)
     house.wait()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +132,28 @@ def stories(keys: list[bytes], sent: Sent, left: Departures) -> list[Story]:
                 sent.appended_ms[tombstone],
                 int(left.committed_ms[tombstone[0]][tombstone[1]]) if expired else 0,
                 _round(left, tombstone),
+            )
+        )
+    return found
+
+
+def ends(told: list[list[Story]]) -> list[Story]:
+    """The end of each key over all replicas, whose stories these are.
+
+    The value is gone with the last replica that had it, the tombstone may go no earlier than that
+    from any: what counts of it is the first. A replica that fetched anew what it had lost may never
+    have had a value, and knows of no end; one must.
+    """
+    found = []
+    for one in zip(*told, strict=True):
+        known = [s for s in one if s.value_gone_ms and s.tombstone_gone_ms]
+        value = max(known or one, key=lambda s: s.value_gone_ms)
+        tombstone = min(known or one, key=lambda s: s.tombstone_gone_ms)
+        found.append(
+            replace(
+                value,
+                tombstone_gone_ms=tombstone.tombstone_gone_ms,
+                tombstone_round=tombstone.tombstone_round,
             )
         )
     return found

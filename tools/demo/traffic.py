@@ -17,10 +17,10 @@ QUEUED_MAX = 500_000
 QUIET_SECONDS = 1.0  # a consumer that got nothing for so long has read to the end
 
 
-def create_topic(bootstrap: str, config: dict[str, str]) -> None:
+def create_topic(bootstrap: str, config: dict[str, str], replicas: int) -> None:
     """The compacted topic."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    topic = NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1, config=config)
+    topic = NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=replicas, config=config)
     admin.create_topics([topic])[TOPIC].result(30)
 
 

@@ -39,8 +39,8 @@ def add_partitions(parser: argparse.ArgumentParser) -> None:
 def add_broker(parser: argparse.ArgumentParser) -> None:
     """`--bootstrap-server`."""
     parser.add_argument(
-        "--bootstrap-server", metavar="HOST:PORT",
-        help="learn the settings from this broker, Lapse or Kafka, instead of from the directory",
+        "--bootstrap-server", metavar="HOST:PORT,…",
+        help="learn the settings from these brokers, Lapse or Kafka, instead of from the directory",
     )  # fmt: skip
 
 

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lapse.base.config import SEGMENT_BYTES_MIN, TINY_SEGMENTS, known_topic_settings, topic_setting
-from lapse.base.errors import ConfigError, ErrorCode
+from lapse.base.errors import ErrorCode
 from lapse.client.admin import Admin
-from lapse.client.connection import BrokerConnection
 from lapse.client.settings import TOPIC, ConfigEntry, Resource, ResourceConfig
 from lapse.metadata.policies import POLICY, Policies
 
@@ -25,10 +24,10 @@ _FROM_TOPIC = 1
 def ask_broker(address: str, topics: Sequence[str], policies: Policies) -> Policies:
     """`policies`, with the broker's word instead of what lies in the directory.
 
-    Raises ConnectionLost, UnsupportedVersion, and KafkaError where the broker refuses.
+    `address`: HOST:PORT, or several separated by commas, of which any will do. Raises
+    ConnectionLost, UnsupportedVersion, and KafkaError where the broker refuses.
     """
-    host, port = parse_address(address)
-    configs = asyncio.run(_ask(host, port, topics))
+    configs = asyncio.run(_ask(address, topics))
     overrides: dict[str, dict[str, str]] = {}
     defaults: dict[str, str] = {}
     for name, config in configs.items():
@@ -40,12 +39,12 @@ def ask_broker(address: str, topics: Sequence[str], policies: Policies) -> Polic
     return replace(policies, topics=overrides, defaults=defaults, source=f"the broker at {address}")
 
 
-async def _ask(host: str, port: int, topics: Sequence[str]) -> dict[str, ResourceConfig]:
+async def _ask(address: str, topics: Sequence[str]) -> dict[str, ResourceConfig]:
     configs = {}
-    async with await BrokerConnection.open(host, port) as connection:
+    async with await Admin.open(address) as admin:
         for first in range(0, len(topics), TOPICS_AT_ONCE):
             some = [Resource(TOPIC, name) for name in topics[first : first + TOPICS_AT_ONCE]]
-            found = await Admin(connection).describe_configs(some)
+            found = await admin.describe_configs(some)
             configs.update({resource.name: config for resource, config in found.items()})
     return configs
 
@@ -67,11 +66,3 @@ def _named(name: str, text: str) -> str:
     """Kafka before KIP-1030 allowed segments that are tiny here, under another name."""
     tiny = name == "segment.bytes" and text.isdigit() and int(text) < SEGMENT_BYTES_MIN
     return TINY_SEGMENTS.name if tiny else name
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of `--bootstrap-server`; raises ConfigError."""
-    host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise ConfigError(f"--bootstrap-server {text}: allowed is HOST:PORT")
-    return host.strip("[]"), int(port)

@@ -12,9 +12,7 @@ from lapse.base.ids import format_topic_id
 from lapse.base.setting import INT_MAX
 from lapse.cli.options import whole_number
 from lapse.cli.remote import print_rows
-from lapse.cli.served_policies import parse_address
 from lapse.client.admin import DEFAULT, Admin
-from lapse.client.connection import BrokerConnection
 
 Rows = Sequence[dict[str, Any]]
 
@@ -32,8 +30,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     common.add_argument(
         "--bootstrap-server",
         default="127.0.0.1:9092",
-        metavar="HOST:PORT",
-        help="a broker (default %(default)s)",
+        metavar="HOST:PORT,…",
+        help="brokers to ask (default %(default)s)",
     )
     common.add_argument("--json", action="store_true", help="one JSON object a line")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -57,18 +55,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it and print what came of it; a refusal comes out as KafkaError."""
-    host, port = parse_address(args.bootstrap_server)
-    rows = asyncio.run(_do(args, host, port))
+    rows = asyncio.run(_do(args))
     if rows:
         titles = [name.replace("_", " ") for name in rows[0]]
         print_rows(rows, titles, lambda row: [*map(_cell, row.values())], as_json=args.json)
     return 0
 
 
-async def _do(args: argparse.Namespace, host: str, port: int) -> Rows:
+async def _do(args: argparse.Namespace) -> Rows:
     configs = _configs(args.config) if args.verb == "create" else {}
-    async with await BrokerConnection.open(host, port) as connection:
-        return await _VERBS[args.verb](Admin(connection), args, configs)
+    async with await Admin.open(args.bootstrap_server) as admin:
+        return await _VERBS[args.verb](admin, args, configs)
 
 
 def _configs(pairs: Sequence[str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.cli import served_policies
 from lapse.cli.main import main
-from lapse.cli.served_policies import ask_broker, parse_address
+from lapse.cli.served_policies import ask_broker
 from lapse.client.admin import Admin
 from lapse.client.connection import ConnectionLost
 from lapse.client.settings import ALL_BROKERS, BROKER, ConfigChange, Resource
@@ -97,8 +98,15 @@ def test_nobody_there() -> None:
 
 
 def test_addresses() -> None:
-    assert parse_address("h:9092") == ("h", 9092)
-    assert parse_address("[::1]:1") == ("::1", 1)
-    for text in ("h", ":9", "h:", "h:0", "h:65536", "h:x"):
-        with pytest.raises(ConfigError, match="--bootstrap-server"):
-            parse_address(text)
+    for text in ("h", ":9", "h:", "h:0", "h:65536", "h:x", "h:1,"):
+        with pytest.raises(ConfigError, match=re.escape(text)):
+            ask_broker(text, ["t"], NOBODY)
+
+
+async def test_any_of_several_will_do(tmp_path: Path) -> None:
+    """Those of a cluster, of which one is away."""
+    async with running_node(tmp_path) as node:
+        await create(node, "t", cleanup_policy="compact")
+        several = f"127.0.0.1:1,{address(node)}"
+        found = await asyncio.to_thread(ask_broker, several, ["t"], NOBODY)
+        assert config_of(found, "t").compacts
