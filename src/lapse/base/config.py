@@ -358,6 +358,8 @@ class BrokerConfig:
     inter_broker_listener_name: str
     security_inter_broker_protocol: str
     sasl_mechanism_inter_broker_protocol: str
+    broker_rack: str
+    replica_selector_class: str
     default_replication_factor: int
     offsets_topic_replication_factor: int
     transaction_state_log_replication_factor: int

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lapse.base.setting import BOOLEAN, INT_MAX, LONG_MAX, TEXT, THROTTLED, Setting, whole
+from lapse.base.setting import BOOLEAN, INT_MAX, LONG_MAX, TEXT, THROTTLED, Setting, one_of, whole
+
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 REPLICATION_SETTINGS: tuple[Setting, ...] = (
     Setting("inter.broker.listener.name", TEXT, "",
@@ -12,6 +14,12 @@ REPLICATION_SETTINGS: tuple[Setting, ...] = (
     Setting("sasl.mechanism.inter.broker.protocol", TEXT, "",
             "Where that listener is by SASL: how brokers log in there, PLAIN, SCRAM-SHA-256 or "
             "SCRAM-SHA-512; as whom is the username of its JAAS entry."),
+    Setting("broker.rack", TEXT, "",
+            "Where the broker stands. Where all have one, a partition's replicas go to as many "
+            "racks as can be (KIP-36), and consumers may read where they are (KIP-392)."),
+    Setting("replica.selector.class", one_of("", RACK_AWARE), "",
+            "Whether leaders send consumers that say their rack (client.rack) to an in-sync "
+            "replica there; nothing: they read from the leader."),
     Setting("default.replication.factor", whole(1, INT_MAX), "1",
             "How many brokers get each partition of a topic that does not say it."),
     Setting("offsets.topic.replication.factor", whole(1, INT_MAX), "3",

@@ -118,7 +118,8 @@ def one_of(*allowed: str) -> Form:
 
     def parse(text: str) -> str:
         if text not in allowed:
-            raise ValueError("one of " + ", ".join(allowed))
+            words = ", ".join(word or "nothing" for word in allowed)
+            raise ValueError(f"one of {words}")
         return text
 
     return Form(Kind.STRING, parse)

@@ -113,7 +113,8 @@ class Cluster:
         tree.when_session_ends(partial(_set_in, loop, self._ended, self._changed))
         self._notice = partial(_set_in, loop, self._changed)  # one object: watched for once
         self._members.epoch = secrets.randbits(EPOCH_BITS)
-        me = Registration(self._config.node_id, epoch=self._members.epoch)
+        rack = self._config.broker_rack or None
+        me = Registration(self._config.node_id, epoch=self._members.epoch, rack=rack)
         waits_ms = int(WAIT_SESSIONS * session_ms)
         self._joining = joining = Membership(tree, me, waits_ms, self._clock)
         self._members.is_alone = False

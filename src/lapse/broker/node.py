@@ -98,7 +98,7 @@ class Node:
         self._by_address = connections_allowed(config)
         self._http = http_address(config)
         self._log_dirs = log_dirs(config)
-        self._members = Members(config.node_id)
+        self._members = Members(config.node_id, config.broker_rack or None)
         listener = broker_listener(config, self._listeners)
         login = partial(broker_login, config, listener)
         if config.zookeeper_connect:

@@ -35,12 +35,14 @@ class Registration(msgspec.Struct, frozen=True):
             while it is starting.
         leaving: it is about to stop.
         epoch: another one each time that it starts; any number.
+        rack: where it stands; None where it does not say.
     """
 
     id: int
     listeners: dict[str, tuple[str, int]] = {}
     leaving: bool = False
     epoch: int = 0
+    rack: str | None = None
 
 
 def was_joined(tree: Tree) -> bool:

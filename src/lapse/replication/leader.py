@@ -128,6 +128,17 @@ class LeaderReplicas:
         }
         return LogStarts({self._me: own_start, **counted}, self.followers.keys() - counted.keys())
 
+    def furthest_with(self, offset: int, among: Collection[int]) -> int | None:
+        """Which in-sync follower of these has an offset; the one that has most (KIP-392)."""
+        able = [
+            (follower.end_offset, follower.caught_up_ms, broker)
+            for broker, follower in self.followers.items()
+            if broker in among
+            and broker in self.isr
+            and 0 <= follower.log_start_offset <= offset <= follower.end_offset
+        ]
+        return max(able)[-1] if able else None
+
     def wanted_isr(
         self, leader_end: int, now_ms: int, lag_max_ms: int, joining: int | None = None
     ) -> AbstractSet[int]:

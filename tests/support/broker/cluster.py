@@ -34,17 +34,23 @@ SETTINGS = {
 }
 _numbers = count()
 
+Settings = Mapping[str, str]
+
 
 class Brokers:
     """The processes, by their ids, and what clients see of them."""
 
     def __init__(
-        self, path: Path, connects: Mapping[int, str], stack: ExitStack, more: Mapping[str, str]
+        self,
+        path: Path,
+        connects: Mapping[int, str],
+        stack: ExitStack,
+        more: Mapping[int, Settings],
     ) -> None:
         self.processes = {
             n: BrokerProcess(
                 path / f"broker-{n}",
-                {"zookeeper.connect": connect, "node.id": str(n), **SETTINGS, **more},
+                {"zookeeper.connect": connect, "node.id": str(n), **SETTINGS, **more[n]},
             )
             for n, connect in connects.items()
         }
@@ -139,15 +145,17 @@ def running(
     shared: ZooKeeperProcess,
     more: Mapping[str, str] | None = None,
     lines: Mapping[int, Line] | None = None,
+    own: Mapping[int, Settings] | None = None,
 ) -> Iterator[Brokers]:
     """Three of them, on a path of their own; their logs have no error of ours at the end.
 
-    `lines`: by which ways some reach the ensemble.
+    `lines`: by which ways some reach the ensemble. `own`: settings of one broker alone.
     """
     place, known = f"/three/{next(_numbers)}", lines or {}
     connects = {n: known.get(n, shared).connect + place for n in (1, 2, 3)}
     with ExitStack() as stack:
-        brokers = Brokers(path, connects, stack, more or {})
+        settings = {n: {**(more or {}), **(own or {}).get(n, {})} for n in connects}
+        brokers = Brokers(path, connects, stack, settings)
         brokers.until(
             lambda: all(len(seen.brokers) == len(connects) for seen in brokers.seen()),
             "all brokers, as each sees them,",

@@ -26,6 +26,7 @@ from lapse.base.config import (
 )
 from lapse.base.errors import ConfigError
 from lapse.base.properties import read_properties
+from lapse.base.replication_settings import RACK_AWARE
 from lapse.base.secret import HIDDEN, Secret
 from lapse.base.security_settings import SECURITY_SETTINGS
 from lapse.base.setting import PASSWORD, Form, Kind
@@ -283,6 +284,8 @@ BROKER = {
     "inter.broker.listener.name": ("", None, "INNER", "INNER"),
     "security.inter.broker.protocol": ("", None, "SSL", "SSL"),
     "sasl.mechanism.inter.broker.protocol": ("", None, "PLAIN", "PLAIN"),
+    "broker.rack": ("", None, "a", "a"),
+    "replica.selector.class": ("", "my.Selector", RACK_AWARE, RACK_AWARE),
     "default.replication.factor": (1, "0", "3", 3),
     "offsets.topic.replication.factor": (3, "0", "1", 1),
     "transaction.state.log.replication.factor": (3, "0", "1", 1),

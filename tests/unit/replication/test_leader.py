@@ -136,3 +136,18 @@ def test_who_comes_is_known_by_its_first_fetch_and_who_goes_not_any_more() -> No
     assert not replicas.fetched(3, 20, 0, 20, 11)
     replicas.fetched(4, 20, 0, 20, 11)
     assert replicas.wanted_isr(20, 11, LAG_MS, joining=4) == {1, 2, 4}
+
+
+def test_a_consumer_reads_from_whom_has_most_of_those_that_may_be_read() -> None:
+    """KIP-392: in sync, in the consumer's rack, and there with the offset."""
+    replicas = leader((1, 2, 3))
+    assert replicas.furthest_with(0, {2, 3}) is None  # nobody has fetched yet
+    replicas.fetched(2, 15, 5, 20, 1)
+    replicas.fetched(3, 20, 0, 20, 1)
+    assert replicas.furthest_with(10, {2, 3}) == 3
+    assert replicas.furthest_with(10, {2}) == 2
+    assert replicas.furthest_with(16, {2}) is None
+    assert replicas.furthest_with(4, {2}) is None
+    assert replicas.furthest_with(10, set()) is None
+    replicas.isr = frozenset({1, 2})
+    assert replicas.furthest_with(10, {2, 3}) == 2

@@ -22,7 +22,7 @@ from tests.support.wire.samples import MESSAGES
 # What each API is advertised with once it has a handler (capped as `versions` says).
 VERSIONS = {
     "Produce": (0, 0, 11),
-    "Fetch": (1, 0, 17),
+    "Fetch": (1, 0, 18),
     "ListOffsets": (2, 0, 10),
     "Metadata": (3, 0, 13),
     "OffsetCommit": (8, 2, 9),

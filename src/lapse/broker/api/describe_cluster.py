@@ -46,9 +46,11 @@ async def handle(
         return DescribeClusterResponse(
             error_code=code, error_message=message, cluster_id="", brokers=()
         )
-    controller_id = services.topics.members.controller_id
+    controller_id, racks = services.topics.members.controller_id, services.topics.members.racks
     brokers = tuple(
-        DescribeClusterBroker(broker_id=broker, host=address.host, port=address.port)
+        DescribeClusterBroker(
+            broker_id=broker, host=address.host, port=address.port, rack=racks.get(broker)
+        )
         for broker, address in sorted(services.addresses_for(session).items())
     )
     return DescribeClusterResponse(

@@ -25,17 +25,19 @@ Behaviour:
 v0-1 messages of format v0 · v2-3 of v1 · v0-2 never more than was requested, so that a large
 message comes cut · v4 isolation level · v5 log start · v0-5 NOT_LEADER_OR_FOLLOWER for
 KAFKA_STORAGE_ERROR, which came later (KIP-112) · v7 sessions, top-level error · v9 leader epoch ·
-v10 zstd (an older client gets UNSUPPORTED_COMPRESSION_TYPE) · v11 rack (ignored) · v12 flexible;
-our tag for KIP-87 · v13 topics by id: UNKNOWN_TOPIC_ID · v16, v17 nothing to say.
+v10 zstd (an older client gets UNSUPPORTED_COMPRESSION_TYPE) · v11 rack; consumers also read from
+followers that are in sync, and leaders may send them there (KIP-392) · v12 flexible;
+our tag for KIP-87 · v13 topics by id: UNKNOWN_TOPIC_ID · v16, v17 nothing to say · v18
+what a follower knows as committed (KIP-1166).
 """
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -85,6 +87,7 @@ READ_COMMITTED = 1
 NOTHING = LogSlice(None, 0, 0)
 NO_EPOCH_END = EpochEndOffset()
 STORAGE_ERROR_FROM = 6
+FOLLOWERS_FROM = 11
 HINTS_FROM = 16
 
 # Below this a copy through the process is cheaper than a second call to the kernel.
@@ -124,6 +127,8 @@ class Limits:
     Attributes:
         replica: which broker follows; -1: it is a consumer's.
         held_back: of which that broker gets nothing just now (`limits.replication_quotas`).
+        followers_too: a consumer reads from followers, too.
+        readers: of which the consumer is to read from another broker.
     """
 
     bytes_max: int
@@ -131,6 +136,8 @@ class Limits:
     client: Client
     replica: int = -1
     held_back: AbstractSet[TopicPartition] = frozenset()
+    followers_too: bool = False
+    readers: Mapping[TopicPartition, int] = field(default_factory=dict)
     pread: Pread = os.pread
 
 
@@ -159,6 +166,8 @@ async def handle(
         request.isolation_level == READ_COMMITTED,
         client_of(version, request),
         replica_of(version, request),
+        followers_too=version >= FOLLOWERS_FROM,
+        readers=_readers(services, request.rack_id, wanted),
     )
     bytes_min = min(request.min_bytes, limits.bytes_max)
     got = _read_at_once(services, wanted, limits)
@@ -167,15 +176,15 @@ async def handle(
     if got is not None and limits.client.is_replica:
         who = Fetching(replica_of(version, request), request.replica_state.replica_epoch)
         _note_follower(services, who, wanted, got)
-    if got is None or _is_too_little(got, bytes_min):
+    if got is None or _waits(wanted, got, limits, bytes_min):
         got = await _read_until(
             services, session, wanted, limits, FetchWait(request.max_wait_ms / 1000, bytes_min)
         )
     for want, g in zip(wanted, got, strict=True):
         if want.partition is not None and g.size:
             services.counters.topics[want.partition.topic].bytes_out += g.size
-            if limits.client.is_replica:
-                services.replicas.gave(want.partition, g.size)
+        if want.partition is not None and limits.client.is_replica:
+            services.replicas.gave(want.partition, g.size)
     if version < STORAGE_ERROR_FROM:
         got = [_without_storage_error(g) for g in got]
     hints = LeaderHints(services, session)
@@ -184,8 +193,8 @@ async def handle(
     return FetchResponse(
         responses=_by_topic(request.topics, got),
         node_endpoints=tuple(
-            NodeEndpoint(node_id=broker, host=address.host, port=address.port)
-            for broker, address in hints.addresses()
+            NodeEndpoint(node_id=broker, host=address.host, port=address.port, rack=rack)
+            for broker, address, rack in hints.addresses()
         ),
     )
 
@@ -230,7 +239,8 @@ async def _read_until(
             watch.reset()
             got = await _read(services, wanted, limits)
             seconds = deadline - services.clock.monotonic()
-            if not _is_too_little(got, wait.bytes_min) or seconds <= 0 or session.lost:
+            waits = _waits(wanted, got, limits, wait.bytes_min)
+            if not waits or seconds <= 0 or session.lost:
                 break
             missing = wait.bytes_min - sum(g.size for g in got)
             got = []  # it is read again, and may be much
@@ -241,13 +251,37 @@ async def _read_until(
     return got
 
 
-def _is_too_little(got: Sequence[Got], bytes_min: int) -> bool:
-    """Whether more is waited for; an error or diverged logs end the wait at once."""
+def _waits(
+    wanted: Sequence[WantedPartition],
+    got: Sequence[Got],
+    limits: Limits,
+    bytes_min: int,
+) -> bool:
+    """Whether more is waited for; what the client has to act on is told at once.
+
+    So is a follower whose consumers wait for a high watermark that it does not know (KIP-1166).
+    """
     return (
         bool(got)
         and sum([g.size for g in got]) < bytes_min
+        and not limits.readers
         and not any(g.data.error_code or g.data.diverging_epoch.epoch >= 0 for g in got)
+        and not any(
+            want.request.high_watermark < g.data.high_watermark
+            for want, g in zip(wanted, got, strict=True)
+        )
     )
+
+
+def _readers(
+    services: Services, rack: str, wanted: Sequence[WantedPartition]
+) -> Mapping[TopicPartition, int]:
+    """From which brokers a consumer in a rack is to read instead (KIP-392)."""
+    if not rack or not services.config.replica_selector_class:
+        return {}
+    asked = ((w.partition, w.request.fetch_offset) for w in wanted if w.partition is not None)
+    found = ((tp, services.replicas.reader_near(tp, rack, offset)) for tp, offset in asked)
+    return {tp: broker for tp, broker in found if broker is not None}
 
 
 def _wanted(image: Image, version: int, topics: Sequence[FetchTopic]) -> list[WantedPartition]:
@@ -324,7 +358,7 @@ def _as_quotas_allow(
 def _most_bytes(partitions: Partitions, want: WantedPartition, limits: Limits) -> int:
     """What answering may take in memory; 0 where it takes no look into a file."""
     try:
-        log = _log(partitions, want).log
+        log = _log(partitions, want, limits).log
         if limits.client.is_replica:
             end = log.log_end_offset
         else:
@@ -338,7 +372,7 @@ def _most_bytes(partitions: Partitions, want: WantedPartition, limits: Limits) -
 
 def _is_at_hand(partitions: Partitions, want: WantedPartition, limits: Limits) -> bool:
     try:
-        log = _log(partitions, want).log
+        log = _log(partitions, want, limits).log
         if not log.state.is_recent(want.request.fetch_offset) or converts(log, limits.client):
             return False
         return not (limits.committed and log.segments[-1].may_have_aborts)
@@ -377,7 +411,7 @@ def _read_one(
 ) -> Got:
     request = want.request
     try:
-        led = _log(partitions, want)
+        led = _log(partitions, want, limits)
         log = led.log
         check_leader_epoch(request.current_leader_epoch, led)
         if limits.client.is_replica:
@@ -396,6 +430,7 @@ def _read_one(
         # Nor is there where the logs have parted.
         nothing = end <= request.fetch_offset <= log.log_end_offset
         nothing = nothing or log.partition in limits.held_back
+        nothing = nothing or log.partition in limits.readers
         if diverging is NO_EPOCH_END and not nothing:
             bytes_max = max(min(request.partition_max_bytes, left), 0)
             wanted = ReadRange(request.fetch_offset, bytes_max, end, one_at_least, limits.pread)
@@ -410,6 +445,7 @@ def _read_one(
             log_start_offset=log.log_start_offset,
             diverging_epoch=diverging,
             aborted_transactions=aborted if limits.committed else None,
+            preferred_read_replica=limits.readers.get(log.partition, -1),
             records=_in_memory_if_short(got.records, limits.pread),
             create_times_kept=limits.client.is_ours and got.source.create_times_kept,
             append_times=_append_times(got.source) if limits.client.is_ours else (),
@@ -476,10 +512,17 @@ def _aborted(
     )
 
 
-def _log(partitions: Partitions, want: WantedPartition) -> Led:
+def _log(partitions: Partitions, want: WantedPartition, limits: Limits) -> Led:
     if want.partition is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has that id")
-    return partitions.led(want.partition)
+    if limits.client.is_replica or not limits.followers_too:
+        return partitions.led(want.partition)
+    found = partitions.readable(want.partition)
+    if not found.leads and want.request.fetch_offset > found.log.log_end_offset:
+        raise KafkaError(  # OFFSET_OUT_OF_RANGE would have the consumer begin anew
+            ErrorCode.OFFSET_NOT_AVAILABLE, f"{want.partition}: this follower is not there yet"
+        )
+    return found
 
 
 def _in_memory_if_short(records: LogSlice | bytes, pread: Pread) -> bytes | LogSlice:

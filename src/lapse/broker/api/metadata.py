@@ -77,10 +77,12 @@ async def handle(
     addresses = services.addresses_for(session)
     if not addresses:
         topics = tuple(_unreachable(topic, version) for topic in topics)
-    controller_id = services.topics.members.controller_id
+    controller_id, racks = services.topics.members.controller_id, services.topics.members.racks
     return MetadataResponse(
         brokers=tuple(
-            MetadataResponseBroker(node_id=broker, host=address.host, port=address.port)
+            MetadataResponseBroker(
+                node_id=broker, host=address.host, port=address.port, rack=racks.get(broker)
+            )
             for broker, address in sorted(addresses.items())
         ),
         cluster_id=image.cluster_id,

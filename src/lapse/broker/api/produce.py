@@ -391,8 +391,8 @@ def _response(
     partition_responses = iter([_partition_response(result, version, hints) for result in results])
     return ProduceResponse(
         node_endpoints=tuple(
-            NodeEndpoint(node_id=broker, host=address.host, port=address.port)
-            for broker, address in hints.addresses()
+            NodeEndpoint(node_id=broker, host=address.host, port=address.port, rack=rack)
+            for broker, address, rack in hints.addresses()
         ),
         responses=tuple(
             [

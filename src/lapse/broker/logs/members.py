@@ -23,8 +23,9 @@ class Members:
         controller_id: who changes topics, settings and users; None while nobody does.
     """
 
-    def __init__(self, node_id: int) -> None:
-        self.node_id = node_id
+    def __init__(self, node_id: int, rack: str | None = None) -> None:
+        """`rack`: of this broker."""
+        self.node_id, self._rack = node_id, rack
         self.brokers: Mapping[int, Registration] = {}
         self.controller_id: int | None = node_id
         self.epoch = 0
@@ -39,6 +40,13 @@ class Members:
     def able(self) -> Sequence[int]:
         """Ids of those that may get new partitions."""
         return [self.node_id] if self.is_alone else sorted(self.alive.staying)
+
+    @property
+    def racks(self) -> Mapping[int, str]:
+        """Where brokers stand that say it."""
+        found = {broker: one.rack for broker, one in self.brokers.items()}
+        found.setdefault(self.node_id, self._rack)
+        return {broker: rack for broker, rack in found.items() if rack is not None}
 
     def require(self, replication_factor: int, subject: str) -> None:
         """Raise INVALID_REPLICATION_FACTOR where there are too few brokers."""

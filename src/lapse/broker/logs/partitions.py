@@ -58,12 +58,13 @@ class Led:
     """A log that this broker leads, and the epoch that its appends are of.
 
     `begins_at`: where the log ended when the epoch began. While the high watermark is below that,
-    consumers may have seen more under an earlier leader.
+    consumers may have seen more under an earlier leader. `leads`: not, where it only follows.
     """
 
     log: PartitionLog
     epoch: int
     begins_at: int = 0
+    leads: bool = True
 
 
 class Partitions:
@@ -128,6 +129,16 @@ class Partitions:
         if state.leader != self.node_id:
             raise _led_elsewhere(partition, state)
         return Led(self.get(partition), state.leader_epoch, self._begins_at.get(partition, 0))
+
+    def readable(self, partition: TopicPartition) -> Led:
+        """A log that consumers may read here: led, or followed and in sync (KIP-392).
+
+        Raises as `led`. (In Kafka any follower is read, also one that lacks what was committed.)
+        """
+        state = self._states.get(partition)
+        if state is None or state.leader == self.node_id or self.node_id not in state.isr:
+            return self.led(partition)
+        return Led(self.get(partition), state.leader_epoch, leads=False)
 
     def state_of(self, partition: TopicPartition) -> PartitionState | None:
         """Who has it and who leads it, as far as this broker knows; None for a lone broker's."""

@@ -29,7 +29,7 @@ from lapse.broker.logs.purgatory import Purgatory
 from lapse.metadata.election import preferred
 from lapse.metadata.image import Image, Topic
 from lapse.metadata.partition_states import PartitionState, StateChange, first_state
-from lapse.metadata.placement import Draw, place
+from lapse.metadata.placement import Draw, arranged, place
 from lapse.metadata.policies import BROKER_POLICY, POLICY
 from lapse.metadata.reassignment import Wish, reassigned
 from lapse.metadata.settings import BrokerSettings, ReadOnly, check_changeable
@@ -271,7 +271,8 @@ class Topics:
         if new.assignments:
             return tuple(map(first_state, new.assignments))
         draw = Draw(*(uuid.uuid4().int >> shift & 0xFFFF for shift in (0, 16)))
-        placed = place(range(new.partitions), factor, self.members.able, draw)
+        members = self.members
+        placed = place(range(new.partitions), factor, members.able, draw, members.racks)
         return tuple(map(first_state, placed))
 
     async def delete(self, topic: Topic) -> None:
@@ -329,11 +330,11 @@ class Topics:
         factor = len(topic.states[0].target)
         self.members.require(factor, f"topic {topic.name}")
         # As Kafka: on from where the first partition lies.
-        able = self.members.able
-        start = (
-            able.index(topic.states[0].replicas[0]) if topic.states[0].replicas[0] in able else 0
-        )
-        placed = place(range(topic.partitions, count), factor, able, Draw(start, start))
+        able, racks = self.members.able, self.members.racks
+        around, first = arranged(able, racks), topic.states[0].replicas[0]
+        start = around.index(first) if first in around else 0
+        numbers = range(topic.partitions, count)
+        placed = place(numbers, factor, able, Draw(start, start), racks)
         return (*topic.states, *map(first_state, assignments or placed))
 
     def _grow(self, before: Topic, topic: Topic) -> None:

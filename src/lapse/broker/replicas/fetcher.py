@@ -29,6 +29,7 @@ from lapse.client.fetched import append_times_of
 from lapse.log.partition_log import PartitionLog
 from lapse.replication import follower
 from lapse.wire.schema.fetch import (
+    NOT_SAID,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -82,9 +83,13 @@ class Fetcher:
         config: BrokerConfig,
         prepare: Callable[[Copy], None],
         quota: ReplicationQuota,
+        changed: Callable[[TopicPartition], None],
     ) -> None:
-        """`prepare` is called before a replica fetches, and may fail: `returning`."""
-        self._prepare, self._quota = prepare, quota
+        """`prepare` is called before a replica fetches, and may fail: `returning`.
+
+        `changed` is called after one has more records, or a higher high watermark.
+        """
+        self._prepare, self._quota, self._replica_changed = prepare, quota, changed
         self._leader, self._peers, self._disk = leader, peers, disk
         self._partitions, self._config = partitions, config
         self._followed: dict[TopicPartition, Followed] = {}
@@ -187,9 +192,12 @@ class Fetcher:
             if self._quota.concerns(tp.partition, begun[tp].log.config):
                 self._quota.record(len(_octets(data)), now_ms)
         troubles = await self._disk.run(self._take_all, begun, got)
+        for tp, _ in got:
+            self._replica_changed(tp)
         await self._settle(begun, troubles)
 
     def _request(self, begun: Mapping[TopicPartition, Followed]) -> FetchRequest:
+        is_read = bool(self._config.replica_selector_class)  # by consumers, who wait for it
         wanted = {
             (one.topic_id, tp.partition): FetchPartition(
                 partition=tp.partition,
@@ -198,6 +206,7 @@ class Fetcher:
                 last_fetched_epoch=one.log.latest_epoch,
                 log_start_offset=one.log.log_start_offset,
                 partition_max_bytes=self._config.replica_fetch_max_bytes,
+                high_watermark=one.log.high_watermark if is_read else NOT_SAID,
             )
             for tp, one in begun.items()
         }

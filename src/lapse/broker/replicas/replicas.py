@@ -253,6 +253,15 @@ class Replicas:
         """Partitions with several replicas that this broker leads."""
         return {partition: one.replicas for partition, one in self._leading.items()}
 
+    def reader_near(self, partition: TopicPartition, rack: str, offset: int) -> int | None:
+        """An in-sync follower in a consumer's rack (KIP-392); None: it reads from the leader."""
+        leading, members = self._leading.get(partition), self._around.members
+        racks = members.racks
+        if leading is None or racks.get(self._me) == rack:
+            return None
+        there = {b for b in members.alive.staying if racks.get(b) == rack}
+        return leading.replicas.furthest_with(offset, there)
+
     def held_back(
         self, partitions: Iterable[TopicPartition], follower: int
     ) -> AbstractSet[TopicPartition]:
@@ -271,7 +280,7 @@ class Replicas:
     def gave(self, partition: TopicPartition, size: int) -> None:
         """A follower gets so many bytes of a partition."""
         quota, leading = self._around.quotas.leader, self._leading.get(partition)
-        if leading is not None and quota.concerns(partition.partition, leading.log.config):
+        if size and leading and quota.concerns(partition.partition, leading.log.config):
             quota.record(size, monotonic_ms(self._around.clock))
 
     # --- what followers and producers do --------------------------------------------------------
@@ -516,6 +525,7 @@ class Replicas:
             fetcher = Fetcher(
                 leader, self._around.peers, self._around.partitions, self._around.disk,
                 self._around.config, self._returning.prepare, self._around.quotas.follower,
+                self._around.purgatory.changed,
             )  # fmt: skip
             self._fetchers[leader] = fetcher
             self._begin(fetcher.run())

@@ -33,9 +33,11 @@ class LeaderHints:
         self._leaders.add(state.leader)
         return state.leader, state.leader_epoch
 
-    def addresses(self) -> Sequence[tuple[int, Address]]:
-        """Where those brokers are, by the listener that the client came by."""
+    def addresses(self) -> Sequence[tuple[int, Address, str | None]]:
+        """Where those brokers are, by the listener that the client came by, and their racks."""
         if not self._leaders:
             return ()
         found = self._services.addresses_for(self._session)
-        return [(broker, found[broker]) for broker in sorted(self._leaders & found.keys())]
+        racks = self._services.topics.members.racks
+        known = sorted(self._leaders & found.keys())
+        return [(broker, found[broker], racks.get(broker)) for broker in known]

@@ -4,7 +4,8 @@ v0 messages of format v0 · v1 throttle time · v2 messages of format v1 (KIP-32
 for the whole answer (KIP-74) · v4 record format v2, isolation level and aborted transactions
 (KIP-98) · v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch (KIP-320) · v10 zstd
 (KIP-110) · v11 rack (KIP-392) · v12 flexible, diverging epoch (KIP-595) · v13 topic ids (KIP-516) ·
-v15 replica state (KIP-903) · v16 node endpoints (KIP-951) · v17 directory ids (KIP-853).
+v15 replica state (KIP-903) · v16 node endpoints (KIP-951) · v17 directory ids (KIP-853) ·
+v18 the follower's high watermark (KIP-1166).
 
 Our own: from v12 on a consumer says by tag 10000 that it knows tombstones with values (KIP-87), and
 learns from that tag and the next of each partition what only we know of its batches. Kafka's
@@ -36,7 +37,9 @@ from lapse.wire.declaration import (
     struct,
 )
 
-FETCH = api(1, "Fetch", versions="0-17", flexible="12+")
+NOT_SAID = (1 << 63) - 1  # of a high watermark
+
+FETCH = api(1, "Fetch", versions="0-18", flexible="12+")
 
 
 @struct
@@ -58,6 +61,7 @@ class FetchPartition:
     log_start_offset: int = field(INT64, "5+", default=-1, ignorable=True)
     partition_max_bytes: int = field(INT32)
     replica_directory_id: uuid.UUID = field(UUID, "17+", tag=0, default=ZERO_UUID, ignorable=True)
+    high_watermark: int = field(INT64, "18+", tag=1, default=NOT_SAID, ignorable=True)
 
 
 @struct

@@ -69,8 +69,9 @@ class Following:
         disk, [log] = DiskThreads("test"), self.partitions.all()
         quotas = ReplicationQuotas.of(1, Windows(), lambda: BrokerSettings({}))
         fetching = Fetcher(
-            2, CountedPeers(asked), self.partitions, disk, self.config, prepare, quotas.follower
-        )
+            2, CountedPeers(asked), self.partitions, disk, self.config, prepare, quotas.follower,
+            lambda _: None,
+        )  # fmt: skip
         fetching.follow({log.partition: Followed(0, Copy(TOPIC, log, (2,)))})
         begun_s = time.monotonic()
         running = asyncio.create_task(fetching.run())
