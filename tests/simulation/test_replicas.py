@@ -32,6 +32,7 @@ from lapse.metadata.partition_states import (
 from lapse.metadata.reassignment import Wish, completed, left, reassigned
 from lapse.replication import follower
 from lapse.replication.leader import LeaderReplicas
+from tests.conftest import SCALE
 from tests.support.log.logs import append, batch, config, env
 
 TP = TopicPartition("t", 0)
@@ -331,7 +332,7 @@ def test_nothing_committed_is_lost(
     tmp_path: Path, seed: int, scaled: Callable[[int], int], part: int
 ) -> None:
     emptied = moved = 0
-    for n in range(scaled(200)):
+    for n in range(scaled(2500) if SCALE >= 1 else scaled(800)):  # 10,000 worlds, or 160
         draw = random.Random(f"{seed}:{part}:{n}")
         world = World(tmp_path / str(n), draw)
         world.acks = []

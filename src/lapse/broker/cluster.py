@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -23,7 +24,7 @@ from typing import Protocol
 from lapse.base.clock import Clock
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError, LapseError
-from lapse.base.ids import random_id
+from lapse.base.ids import TopicPartition, random_id
 from lapse.broker.logs.members import Members, brokers_of
 from lapse.lifecycle.status.conditions import NO_METADATA, Condition
 from lapse.metadata.absence import Moment, noted
@@ -31,6 +32,7 @@ from lapse.metadata.election import Brokers, preferred, settled
 from lapse.metadata.membership import BROKERS, CONTROLLER, Interrupted, Membership, Registration
 from lapse.metadata.partition_states import StateChange
 from lapse.metadata.reassignment import completed
+from lapse.metadata.store import TopicRecord
 from lapse.metadata.tree import Conflict, Tree, Unreachable
 from lapse.metadata.tree_store import CHANGED, TreeStore
 from lapse.metadata.zookeeper import ZooKeeperTree
@@ -52,6 +54,17 @@ class BelievedTime(Protocol):
     def noting_ms(self) -> int: ...
 
     def past_ms(self, lag_ms: int) -> int | None: ...
+
+
+class Logs(Protocol):
+    """What is on this broker's disks, before it is opened: `broker.logs.partitions`."""
+
+    @property
+    def were_closed(self) -> bool: ...
+
+    def directory_ids(self) -> frozenset[str]: ...
+
+    def has(self, partition: TopicPartition, topic_id: uuid.UUID) -> bool: ...
 
 
 class Cluster:
@@ -96,11 +109,11 @@ class Cluster:
             )
         return [Condition(NO_METADATA, 0, None, words)] if words else []
 
-    async def open(self, *, lost_nothing: bool) -> TreeStore:
+    async def open(self, logs: Logs) -> TreeStore:
         """Begin a session, join, and give the metadata; raises ConfigError and Unreachable.
 
-        A new cluster has a new id, so that a directory of another one is noticed. `lost_nothing`:
-        the logs were closed in order.
+        A new cluster has a new id, so that a directory of another one is noticed. `logs`: what is
+        on this broker's disks.
         """
         session_ms = self._config.zookeeper_session_timeout_ms
         wait_ms = self._config.zookeeper_connection_timeout_ms or session_ms
@@ -118,9 +131,9 @@ class Cluster:
         waits_ms = int(WAIT_SESSIONS * session_ms)
         self._joining = joining = Membership(tree, me, waits_ms, self._clock)
         self._members.is_alone = False
-        return await asyncio.to_thread(self._join, tree, joining, lost_nothing)
+        return await asyncio.to_thread(self._join, tree, joining, logs)
 
-    def _join(self, tree: Tree, joining: Membership, lost_nothing: bool) -> TreeStore:
+    def _join(self, tree: Tree, joining: Membership, logs: Logs) -> TreeStore:
         joining.join()
         last, holds_office = joining.last_controller(), joining.take_office()
         self.store = TreeStore(tree, joining.fence, random_id, self._config.node_id)
@@ -131,7 +144,18 @@ class Cluster:
                 f"zookeeper.connect={self._config.zookeeper_connect}: topics there are of the time "
                 f"when broker {last} was alone; start that one first"
             )
-        self.store.resign(lost_nothing=lost_nothing)
+        missing = self.store.disks() - logs.directory_ids()
+        if missing:
+            logger.warning(
+                "log directories that this broker had are not there (directory.id %s): what is on "
+                "none of the others is lost, or is back once they are", ", ".join(sorted(missing)),
+            )  # fmt: skip
+
+        def has_log(topic: TopicRecord, number: int) -> bool:
+            doubted = missing or self._config.node_id in topic.states[number].lost
+            return not doubted or logs.has(TopicPartition(topic.name, number), topic.topic_id)
+
+        self.store.resign(lost_nothing=logs.were_closed, has_log=has_log)
         self._read_members()
         return self.store
 

@@ -182,6 +182,8 @@ class Node:
         partitions.believe(await disk.run(self._guard.look))
         store = await self._open_store(disk, partitions)
         await disk.run(lambda: partitions.stamp(store.cluster_id()))
+        if self._cluster is not None:
+            await disk.run(self._cluster.store.keep_disks, partitions.directory_ids())
         counters, purgatory = Counters(), Purgatory()
         topics = Topics(store, partitions, disk, purgatory, self._config, self._members)
         await topics.load()
@@ -242,7 +244,7 @@ class Node:
             self._config, self._env.clock, self._members, self.request_stop, partitions
         )
         self._running.push_async_callback(self._cluster.stop)
-        return await self._cluster.open(lost_nothing=partitions.were_closed)
+        return await self._cluster.open(partitions)
 
     async def _start_replicas(
         self, topics: Topics, partitions: Partitions, disk: DiskThreads, purgatory: Purgatory

@@ -1,8 +1,8 @@
 """Who leads a partition when brokers come and go: decisions of the controller, and no more.
 
 A leader is one of the in-sync replicas, which have all that was acknowledged; while none of those
-is alive nobody leads, and the partition waits for one of them. (Kafka elects another if
-`unclean.leader.election.enable` says so, and loses records.)
+is alive with its log nobody leads, and the partition waits for one of them. (Kafka elects another
+if `unclean.leader.election.enable` says so, and loses records. Here somebody has to ask for it.)
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def settled(state: PartitionState, brokers: Brokers) -> PartitionState | None:
     The dead leave the in-sync replicas at once, so that acks=all waits for them no longer, as long
     as one is left: the last ones stay, dead or not, since only they may lead again.
     """
-    staying = tuple(b for b in state.isr if b in brokers.staying)
-    isr = staying or tuple(b for b in state.isr if b in brokers.alive)
+    able = tuple(b for b in state.isr if b in brokers.alive and b not in state.lost)
+    isr = tuple(b for b in able if b in brokers.staying) or able
     if not isr:
         return None if state.leader == NO_LEADER else _led(state, NO_LEADER, state.isr)
     if state.leader in isr and isr == state.isr:
@@ -49,7 +49,7 @@ def led_by(state: PartitionState, isr: tuple[int, ...], brokers: Brokers) -> Par
     """The state with these in-sync replicas; another of them leads where the leader is none."""
     if state.leader in isr:
         return with_isr(state, isr)
-    able = [b for b in state.replicas if b in isr and b in brokers.alive]
+    able = [b for b in state.replicas if b in isr and b in brokers.alive and b not in state.lost]
     staying = [b for b in able if b in brokers.staying]
     return _led(state, next(iter(staying or able), NO_LEADER), isr)
 
@@ -57,20 +57,43 @@ def led_by(state: PartitionState, isr: tuple[int, ...], brokers: Brokers) -> Par
 def preferred(state: PartitionState, brokers: Brokers) -> PartitionState | None:
     """The state in which the preferred leader leads; None where it does, or cannot."""
     first = state.replicas[0]
-    if state.leader == first or first not in state.isr or first not in brokers.staying:
+    able = brokers.staying & set(state.isr) - set(state.lost)
+    if state.leader == first or first not in able:
         return None
     return _led(state, first, state.isr)
 
 
-def resigned(state: PartitionState, broker: int, *, lost_nothing: bool) -> PartitionState | None:
-    """The state once a broker has started again; None where that changes nothing."""
-    if len(state.replicas) == 1:
+def unclean(state: PartitionState, brokers: Brokers) -> PartitionState | None:
+    """The state in which a replica leads that lacks what was acknowledged; None: nobody can.
+
+    For partitions that nobody leads, and for people who want that. Never one that others did not
+    wait for (L3): it would bring back what was deleted. One whose log is gone comes last.
+    """
+    able = [b for b in state.replicas if b in brokers.staying and b not in state.uncounted]
+    if not able:
         return None
+    leader = min(able, key=lambda b: b in state.lost)
+    return replace(_led(state, leader, (leader,)), lost=())
+
+
+def resigned(
+    state: PartitionState, broker: int, *, lost_nothing: bool, has_log: bool = True
+) -> PartitionState | None:
+    """The state once a broker has started again; None where that changes nothing.
+
+    `has_log`: not where its disk is another one, and the partition is not on any that is there.
+    """
     others = tuple(b for b in state.isr if b != broker)
-    isr = others if others and not lost_nothing else state.isr
+    is_lost = not has_log and broker in state.isr and not others
+    if len(state.replicas) == 1 and is_lost == (broker in state.lost):
+        return None
+    isr = others if others and not (lost_nothing and has_log) else state.isr
+    lost = tuple(b for b in state.lost if b != broker)
+    after = replace(state, lost=(*lost, broker) if is_lost else lost)
     if state.leader == broker:
-        return _led(state, NO_LEADER, isr)
-    return None if isr == state.isr else with_isr(state, isr)
+        return _led(after, NO_LEADER, isr)
+    after = with_isr(after, isr)
+    return None if after == state else after
 
 
 def _led(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:

@@ -50,6 +50,10 @@ class Topic:
             if not self.states or node_id in self.states[number].replicas
         ]
 
+    def is_lost(self, number: int, node_id: int) -> bool:
+        """Whether a broker's log of a partition is gone, and may come back."""
+        return bool(self.states) and node_id in self.states[number].lost
+
 
 @dataclass(frozen=True, slots=True)
 class Image:

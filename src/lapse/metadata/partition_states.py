@@ -44,6 +44,8 @@ class PartitionState:
         adding: those of `replicas` that come by a reassignment; it ends once all are in sync.
         removing: those of `replicas` that go once it ends.
         left_at: brokers that had a replica, and may still have its files.
+        lost: those of `isr` whose log is gone with its disk. Nobody is elected whose log is not
+            there, as long as it may come back; and nobody else has all that was acknowledged.
     """
 
     replicas: tuple[int, ...]
@@ -55,6 +57,7 @@ class PartitionState:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     left_at: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
 
     @property
     def is_reassigned(self) -> bool:
@@ -84,7 +87,7 @@ class StateChange:
 def with_isr(state: PartitionState, isr: tuple[int, ...]) -> PartitionState:
     """The state with other in-sync replicas: who is among them is not away."""
     away = tuple(one for one in state.away if one.broker not in isr)
-    return replace(state, isr=isr, away=away)
+    return replace(state, isr=isr, away=away, lost=tuple(b for b in state.lost if b in isr))
 
 
 def first_state(replicas: tuple[int, ...]) -> PartitionState:

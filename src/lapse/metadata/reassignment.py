@@ -74,7 +74,7 @@ def completed(state: PartitionState, brokers: Brokers) -> PartitionState | None:
     isr = tuple(b for b in target if b in state.isr)
     if not state.is_reassigned or not set(state.adding) <= set(isr):
         return None
-    if not any(b in brokers.alive for b in isr):
+    if not any(b in brokers.alive and b not in state.lost for b in isr):
         return None
     ended = replace(
         state, replicas=target, adding=(), removing=(), left_at=_left(state, target),

@@ -9,6 +9,7 @@
     /acls/RESOURCE      bindings of one resource pattern
     /scram/USER         credentials of one user, by mechanism
     /quotas/ENTITY      client quotas of one entity
+    /disks/BROKER       ids of the log directories that it had when it last started
     /secrets/NAME       random bytes
     /producer-ids       where the next block begins
     /changes/KIND       changed with all that brokers must read again: topics, quotas or users
@@ -27,6 +28,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import starmap
 from typing import Any, NamedTuple, TypeVar
@@ -37,8 +39,9 @@ import msgspec
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.log.facts import CleanedTo
 from lapse.metadata.election import resigned
-from lapse.metadata.partition_states import Away, PartitionState, StateChange
+from lapse.metadata.partition_states import PartitionState, StateChange
 from lapse.metadata.reassignment import left
+from lapse.metadata.state_codec import decoded_state, encoded_state
 from lapse.metadata.store import Entity, TopicRecord, no_topic, topic_exists
 from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove, Step, Touch, Tree
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
@@ -47,13 +50,14 @@ from lapse.security.scram import Credentials, ScramCredential, ScramMechanism
 CLUSTER = "/cluster"
 NAMES, TOPICS, SETTINGS = "/names", "/topics", "/settings"
 ACLS, SCRAM, QUOTAS, SECRETS = "/acls", "/scram", "/quotas", "/secrets"
+DISKS = "/disks"
 PRODUCER_IDS = "/producer-ids"
 CHANGES = "/changes"
 TOPICS_CHANGED, QUOTAS_CHANGED, USERS_CHANGED = (
     f"{CHANGES}/{kind}" for kind in ("topics", "quotas", "users")
 )
 CHANGED = (TOPICS_CHANGED, QUOTAS_CHANGED, USERS_CHANGED)
-FOLDERS = (NAMES, TOPICS, SETTINGS, ACLS, SCRAM, QUOTAS, SECRETS, CHANGES, *CHANGED)
+FOLDERS = (NAMES, TOPICS, SETTINGS, ACLS, SCRAM, QUOTAS, SECRETS, DISKS, CHANGES, *CHANGED)
 COMMIT_BYTES_MAX = 900_000  # ZooKeeper's default limit is a megabyte, names and versions included
 STATES_AT_ONCE = 500  # in one commit
 READS_MAX = 10  # of topics that change while they are read
@@ -87,17 +91,6 @@ class _Topic(msgspec.Struct, frozen=True):
     left_at: list[int] = []  # which brokers may still have files of one that is going
 
 
-class _State(msgspec.Struct, frozen=True):
-    replicas: list[int]
-    isr: list[int]
-    leader: int
-    leader_epoch: int
-    away: list[tuple[int, int, bool]] = []  # broker, since when, whether it counts
-    adding: list[int] = []
-    removing: list[int] = []
-    left_at: list[int] = []
-
-
 class _Binding(msgspec.Struct, frozen=True):
     principal: str
     host: str
@@ -110,6 +103,10 @@ class _Credential(msgspec.Struct, frozen=True):
     stored_key: bytes
     server_key: bytes
     iterations: int
+
+
+def _has_all(_topic: TopicRecord, _number: int) -> bool:
+    return True
 
 
 class TreeStore:
@@ -160,7 +157,7 @@ class TreeStore:
             paths = [f"{TOPICS}/{name}/{n}" for name, n in numbered]
             states: dict[str, list[PartitionState | None]] = {name: [] for name in topics}
             for (name, _), path, node in zip(numbered, paths, self._tree.get(paths), strict=True):
-                states[name].append(None if node is None else _state_of(node, path))
+                states[name].append(None if node is None else decoded_state(node, path))
             halves = [name for name, found in states.items() if None in found and any(found)]
             if not halves:
                 break
@@ -205,7 +202,7 @@ class TreeStore:
         name_path = _name_path(topic.name)
         paths = [f"{path}/{number}" for number in range(topic.partitions)]
         states = [
-            _state_of(state, at)
+            decoded_state(state, at)
             for at, state in zip(paths, self._tree.get(paths), strict=True)
             if state is not None
         ]
@@ -269,7 +266,7 @@ class TreeStore:
         """The states of partitions as they are now; None of one that there is not."""
         paths = [f"{_topic_path(topic_id)}/{number}" for topic_id, number in wanted]
         nodes = zip(self._tree.get(paths), paths, strict=True)
-        return [None if node is None else _state_of(node, path) for node, path in nodes]
+        return [None if node is None else decoded_state(node, path) for node, path in nodes]
 
     def finish_departure(self, topic_id: uuid.UUID, number: int) -> None:
         while True:
@@ -289,12 +286,14 @@ class TreeStore:
         """
         self._tree.commit([_changed(change), Touch(TOPICS_CHANGED, b"")])
 
-    def resign(self, *, lost_nothing: bool) -> None:
+    def resign(
+        self, *, lost_nothing: bool, has_log: Callable[[TopicRecord, int], bool] = _has_all
+    ) -> None:
         """Lead nothing that has other replicas until elected anew: this broker has just started.
 
         It may have lost what it had acknowledged and not yet synced. So it leaves the in-sync
         replicas where there are others, and an epoch that it leads again is a new one: else it
-        would make its followers forget what it has lost.
+        would make its followers forget what it has lost. Nor is it elected where its log is gone.
         """
         me = self._node_id
         while True:
@@ -302,7 +301,13 @@ class TreeStore:
                 StateChange(topic.topic_id, number, after)
                 for topic in self.topics()
                 for number, state in enumerate(topic.states)
-                if (after := resigned(state, me, lost_nothing=lost_nothing)) is not None
+                if me in state.replicas
+                and (
+                    after := resigned(
+                        state, me, lost_nothing=lost_nothing, has_log=has_log(topic, number)
+                    )
+                )
+                is not None
             ]
             try:
                 for at in range(0, len(changes), STATES_AT_ONCE):
@@ -311,6 +316,19 @@ class TreeStore:
             except Conflict:
                 continue  # the controller was faster
             return
+
+    def disks(self) -> frozenset[str]:
+        """Ids of the log directories that this broker had when it last started."""
+        path = f"{DISKS}/{self._node_id}"
+        [node] = self._tree.get([path])
+        return frozenset() if node is None else frozenset(_decoded(node, list[str], path))
+
+    def keep_disks(self, ids: AbstractSet[str]) -> None:
+        """Remember those that it has, once all is stored that follows from those that it lacks."""
+        if ids != self.disks():
+            path, data = f"{DISKS}/{self._node_id}", _encoded(sorted(ids))
+            [node] = self._tree.get([path])
+            self._tree.commit([Create(path, data) if node is None else Touch(path, data)])
 
     def said(self, wanted: Sequence[Said]) -> Sequence[tuple[CleanedTo, ...]]:
         """How far replicas are cleaned, as they said; nothing of one that has said nothing."""
@@ -521,34 +539,15 @@ def _topic_path(topic_id: uuid.UUID) -> str:
     return f"{TOPICS}/{topic_id}"
 
 
-def _state_of(node: Node, path: str) -> PartitionState:
-    kept = _decoded(node, _State, path)
-    return PartitionState(
-        tuple(kept.replicas), tuple(kept.isr), kept.leader, kept.leader_epoch, node.version,
-        tuple(starmap(Away, kept.away)), tuple(kept.adding), tuple(kept.removing),
-        tuple(kept.left_at),
-    )  # fmt: skip
-
-
-def _state_data(state: PartitionState) -> bytes:
-    away = [(one.broker, one.since_ms, one.counted) for one in state.away]
-    return _encoded(
-        _State(
-            list(state.replicas), list(state.isr), state.leader, state.leader_epoch, away,
-            list(state.adding), list(state.removing), list(state.left_at),
-        )
-    )  # fmt: skip
-
-
 def _new_states(topic: TopicRecord, first: int) -> list[Step]:
     path, added = _topic_path(topic.topic_id), topic.states[first:]
-    return [Create(f"{path}/{n}", _state_data(s)) for n, s in enumerate(added, start=first)]
+    return [Create(f"{path}/{n}", encoded_state(s)) for n, s in enumerate(added, start=first)]
 
 
 def _changed(change: StateChange) -> Change:
     """`state.version` is the one that it takes the place of."""
     path = f"{_topic_path(change.topic_id)}/{change.number}"
-    return Change(path, _state_data(change.state), change.state.version)
+    return Change(path, encoded_state(change.state), change.state.version)
 
 
 def _acl_part(binding: AclBinding) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.metadata.election import Brokers, preferred, resigned, settled
-from lapse.metadata.partition_states import NO_LEADER, PartitionState
+from lapse.metadata.election import Brokers, preferred, resigned, settled, unclean
+from lapse.metadata.partition_states import NO_LEADER, Away, PartitionState
 
 
 def state(isr: tuple[int, ...] = (1, 2, 3), leader: int = 1, epoch: int = 7) -> PartitionState:
@@ -90,3 +92,48 @@ def test_nobody_is_elected_twice_in_one_epoch(alive: tuple[int, ...]) -> None:
     assert one is not None
     other = preferred(one, brokers(*alive))
     assert other is None or other.leader_epoch > one.leader_epoch
+
+
+# --- disks that are gone --------------------------------------------------------------------------
+
+
+def test_the_only_in_sync_replica_without_its_log_is_not_elected() -> None:
+    """Nobody else has all that was acknowledged, and the disk may come back."""
+    alone = state(isr=(1,))
+    lost = resigned(alone, 1, lost_nothing=True, has_log=False)
+    assert lost == replace(state((1,), NO_LEADER, 8), lost=(1,))
+    assert settled(lost, brokers(1, 2, 3)) is None
+    assert preferred(lost, brokers(1, 2, 3)) is None
+    assert resigned(lost, 1, lost_nothing=True, has_log=False) is None
+    assert resigned(lost, 1, lost_nothing=True) == replace(lost, lost=())
+    assert resigned(lost, 2, lost_nothing=False) is None
+
+
+def test_one_without_its_log_leaves_those_that_have_theirs() -> None:
+    assert resigned(state(), 1, lost_nothing=True, has_log=False) == state((2, 3), NO_LEADER, 8)
+    assert resigned(state(), 2, lost_nothing=True, has_log=False) == state((1, 3))
+    assert resigned(state(isr=(1, 3)), 2, lost_nothing=True, has_log=False) is None
+
+
+def test_the_only_replica_without_its_log_is_not_elected_either() -> None:
+    alone = PartitionState((1,), (1,), 1, 7)
+    lost = resigned(alone, 1, lost_nothing=True, has_log=False)
+    assert lost == PartitionState((1,), (1,), NO_LEADER, 8, lost=(1,))
+    assert settled(lost, brokers(1)) is None
+    assert resigned(lost, 1, lost_nothing=True, has_log=False) is None
+    back = resigned(lost, 1, lost_nothing=True)
+    assert back is not None
+    assert settled(back, brokers(1)) == PartitionState((1,), (1,), 1, 9)
+
+
+def test_an_unclean_election_takes_who_has_something_and_was_waited_for() -> None:
+    lost = replace(state((1,), NO_LEADER), lost=(1,))
+    assert unclean(lost, brokers(1, 2, 3)) == state((2,), leader=2, epoch=8)
+    assert unclean(lost, brokers(1, 3)) == state((3,), leader=3, epoch=8)
+    assert unclean(lost, brokers(1)) == state((1,), leader=1, epoch=8)  # it begins empty
+    assert unclean(lost, brokers()) is None
+    away = replace(lost, away=(Away(2, 5, counted=False), Away(3, 5)))
+    led = unclean(away, brokers(2, 3))
+    assert led is not None
+    assert (led.leader, led.isr, led.uncounted) == (3, (3,), {2})
+    assert unclean(away, brokers(2)) is None  # it would bring back what was deleted

@@ -313,3 +313,25 @@ def test_a_departure_waits_for_who_changes_the_state_at_the_same_time(
     slow = store_of(ensemble, 3, Slow(ensemble, ensemble.begin_session()))
     slow.finish_departure(topic.topic_id, 0)
     assert states_of(leader) == (replace(first, version=3, isr=(1,)),)
+
+
+# --- disks ----------------------------------------------------------------------------------------
+
+
+def test_each_broker_knows_which_disks_it_had(ensemble: MemoryEnsemble) -> None:
+    one, two = store_of(ensemble, 1), store_of(ensemble, 2)
+    assert one.disks() == frozenset()
+    for ids in ({"a", "b"}, {"a", "b"}, {"c"}):
+        one.keep_disks(ids)
+        assert one.disks() == ids
+    assert two.disks() == frozenset()
+
+
+def test_a_log_that_is_gone_is_noted_until_it_is_back(ensemble: MemoryEnsemble) -> None:
+    store = store_of(ensemble, 1)
+    store.create_topics([replicated("t", (1,), (1, 2), (2, 1))])
+    store.resign(lost_nothing=True, has_log=lambda _, number: number != 0)
+    assert [s.lost for s in states_of(store)] == [(1,), (), ()]
+    assert states_of(store)[0].leader == NO_LEADER
+    store.resign(lost_nothing=True)
+    assert [s.lost for s in states_of(store)] == [(), (), ()]

@@ -3,12 +3,13 @@
 Needs ALTER cluster.
 
 Behaviour: a preferred leader, the first of a partition's replicas, leads again where it is in sync;
-ELECTION_NOT_NEEDED where it leads, PREFERRED_LEADER_NOT_AVAILABLE where it is not in sync. An
-unclean election never takes place: ELECTION_NOT_NEEDED where somebody leads, else
-ELIGIBLE_LEADERS_NOT_AVAILABLE (Kafka elects one that lacks records). A broker that is alone leads
-all whose log is open. UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist. A request for
-all partitions leaves out those that need no election. An election type that is neither preferred
-nor unclean is INVALID_REQUEST.
+ELECTION_NOT_NEEDED where it leads, PREFERRED_LEADER_NOT_AVAILABLE where it is not in sync. By an
+unclean election a replica leads that lacks records which were acknowledged, and these are lost: the
+first that is there, but none that has left the count (L3). ELECTION_NOT_NEEDED where somebody
+leads, ELIGIBLE_LEADERS_NOT_AVAILABLE where no replica is there. It never takes place by itself. A
+broker that is alone leads all whose log is open. UNKNOWN_TOPIC_OR_PARTITION for a partition that
+does not exist. A request for all partitions leaves out those that need no election. An election
+type that is neither preferred nor unclean is INVALID_REQUEST.
 
 v0 preferred elections only · v1 unclean ones, and a top-level error · v2 the same.
 """
@@ -49,7 +50,7 @@ _MESSAGES = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such partition",
     ErrorCode.INVALID_REQUEST: "elections are preferred (0) or unclean (1)",
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "its preferred leader is not in sync, or not there",
-    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "none of its in-sync replicas is there",
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "none of its replicas is there",
 }
 
 
@@ -63,7 +64,7 @@ async def handle(
         partitions = {topic.name: range(topic.partitions) for topic in image.topics.values()}
     else:
         partitions = {topic.topic: topic.partitions for topic in request.topic_partitions}
-    elected = await _elected(services, partitions) if kind == PREFERRED else {}
+    elected = await _elected(services, partitions, kind) if kind in _OFFLINE_ERRORS else {}
     results = []
     for name, numbers in partitions.items():
         codes = {
@@ -88,7 +89,7 @@ async def handle(
 
 
 async def _elected(
-    services: Services, partitions: Mapping[str, Iterable[int]]
+    services: Services, partitions: Mapping[str, Iterable[int]], kind: int
 ) -> Mapping[TopicPartition, ErrorCode]:
     """What came of the elections of partitions that may have several replicas."""
     topics = services.topics.image.topics
@@ -100,7 +101,8 @@ async def _elected(
         if 0 <= n < topics[name].partitions
     ]
     try:
-        return await services.topics.prefer(known) if known else {}
+        elect = services.topics.prefer if kind == PREFERRED else services.topics.elect_unclean
+        return await elect(known) if known else {}
     except KafkaError as e:
         return dict.fromkeys(known, e.code)
 

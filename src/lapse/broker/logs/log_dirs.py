@@ -111,6 +111,11 @@ class LogDirectories:
                 meta[_DIRECTORY_ID] = random_id()  # Kafka before 3.7 gave none
             checkpoints.write_meta(self._env.fs, directory.path, meta)
 
+    def ids(self) -> frozenset[str]:
+        """The directories' own ids; one that was never written to has none."""
+        found = (_meta(directory).get(_DIRECTORY_ID) for directory in self.online)
+        return frozenset(one for one in found if one is not None)
+
     def _check_ids(self, cluster_id: str) -> None:
         wanted = {"cluster.id": cluster_id, "node.id": str(self._config.node_id)}
         metas = {directory.path: _meta(directory) for directory in self.online}

@@ -220,6 +220,14 @@ class Partitions:
         """Write the broker's ids to the directories; raises ConfigError if they are another's."""
         self._directories.stamp(cluster_id)
 
+    def directory_ids(self) -> frozenset[str]:
+        """Ids of the directories that are there."""
+        return self._directories.ids()
+
+    def has(self, partition: TopicPartition, topic_id: uuid.UUID) -> bool:
+        """Whether one of them has a partition's folder."""
+        return bool(self._holders_of(partition, topic_id)[0])
+
     def report(self, partition: TopicPartition, error: Exception) -> bool:
         """Report an error of a partition's log: if its disk failed, its directory goes offline.
 
@@ -353,6 +361,11 @@ class Partitions:
         self._directories.on_each(LogDirectory.remember, self._failed)
 
     def _open(self, partition: TopicPartition, topic: Topic) -> PartitionLog:
+        if topic.is_lost(partition.partition, self.node_id):
+            raise NotUsable(  # an empty log in its place would be taken for the partition's own
+                "it was on a disk that is not there, and no other replica has all of it: bring the "
+                "disk back, or have another replica lead (kafka-leader-election, unclean)"
+            )
         directory = self._holder_of(partition, topic.topic_id)
         if directory is not None:
             self._forget_elsewhere(partition, directory)

@@ -26,9 +26,9 @@ from lapse.broker.logs.members import Members
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.policy_switch import kept_policies, refuse_turning
 from lapse.broker.logs.purgatory import Purgatory
-from lapse.metadata.election import preferred
+from lapse.metadata.election import preferred, unclean
 from lapse.metadata.image import Image, Topic
-from lapse.metadata.partition_states import PartitionState, StateChange, first_state
+from lapse.metadata.partition_states import NO_LEADER, PartitionState, StateChange, first_state
 from lapse.metadata.placement import Draw, arranged, place
 from lapse.metadata.policies import BROKER_POLICY, POLICY
 from lapse.metadata.reassignment import Wish, reassigned
@@ -217,6 +217,26 @@ class Topics:
         if state.leader == state.replicas[0]:
             raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "it leads")
         raise KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "it is not in sync")
+
+    async def elect_unclean(
+        self, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Have others lead what nobody leads, though they lack records; for the controller."""
+
+        def decide(partition: TopicPartition, state: PartitionState) -> PartitionState:
+            if state.leader != NO_LEADER:
+                raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "somebody leads it")
+            after = unclean(state, self.members.alive)
+            if after is None:
+                raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no replica is there")
+            _log.warning(
+                "%s: broker %d is to lead it, by an unclean election: what only %s had is lost",
+                partition, after.leader, list(state.isr),
+            )  # fmt: skip
+            return after
+
+        found = await self._change_states(partitions, decide)
+        return {tp: ErrorCode.NONE if e is None else e.code for tp, e in found.items()}
 
     async def reassign(
         self, wishes: Mapping[TopicPartition, Wish]
@@ -458,7 +478,11 @@ class Topics:
             topic, before = self._topic(record, settings), self.image.ids.get(record.topic_id)
             topics.append(topic)
             had = set() if before is None else set(before.of_broker(self._node_id))
-            new = [tp for tp in topic.of_broker(self._node_id) if tp not in had]
+            new = [
+                tp
+                for tp in topic.of_broker(self._node_id)
+                if tp not in had or (before and before.is_lost(tp.partition, self._node_id))
+            ]
             if new:
                 self._partitions.open_more(topic, new)
         self._remove_moved(topics)

@@ -1,0 +1,45 @@
+"""A partition's state as its node in the tree has it: JSON; what older ones lack is empty."""
+
+from __future__ import annotations
+
+from itertools import starmap
+
+import msgspec
+
+from lapse.base.errors import CorruptData
+from lapse.metadata.partition_states import Away, PartitionState
+from lapse.metadata.tree import Node
+
+
+class _State(msgspec.Struct, frozen=True):
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    away: tuple[tuple[int, int, bool], ...] = ()  # broker, since when, whether it counts
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    left_at: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
+
+
+def decoded_state(node: Node, path: str) -> PartitionState:
+    """The state in a node; raises CorruptData."""
+    try:
+        kept = msgspec.json.decode(node.data, type=_State)
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise CorruptData(path, 0, str(e)) from e
+    return PartitionState(
+        kept.replicas, kept.isr, kept.leader, kept.leader_epoch, node.version,
+        tuple(starmap(Away, kept.away)), kept.adding, kept.removing, kept.left_at, kept.lost,
+    )  # fmt: skip
+
+
+def encoded_state(state: PartitionState) -> bytes:
+    """What a node shall have."""
+    away = tuple((one.broker, one.since_ms, one.counted) for one in state.away)
+    kept = _State(
+        state.replicas, state.isr, state.leader, state.leader_epoch, away, state.adding,
+        state.removing, state.left_at, state.lost,
+    )  # fmt: skip
+    return msgspec.json.encode(kept)

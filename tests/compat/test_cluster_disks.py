@@ -1,0 +1,89 @@
+"""A broker is back with an empty disk: what the others have is not cut to nothing after it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from lapse.testing.zookeeper_process import ZooKeeperProcess
+from tests.support.broker.cluster import Brokers, consumed, produced, running, same_bytes
+
+Tool = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def emptied(brokers: Brokers, n: int) -> Path:
+    """The broker's directory, moved away; it is dead."""
+    data = brokers.processes[n].data
+    away = data.with_name("away")
+    shutil.move(data, away)
+    data.mkdir()
+    return away
+
+
+def only_first_has_all(brokers: Brokers) -> tuple[list[int], list[int], Path]:
+    """What both had, what 1 alone had, and where its disk is: it is back with an empty one."""
+    brokers.create_at("t", 1, 2)
+    both = produced(brokers, "t", range(100))
+    brokers.processes[2].kill()
+    brokers.until(lambda: not brokers.in_sync("t"), "2 is not in sync")
+    alone = produced(brokers, "t", range(100, 200))
+    brokers.processes[1].kill()
+    away = emptied(brokers, 1)
+    brokers.processes[1].start()
+    brokers.processes[2].start()
+    brokers.until(lambda: all(len(s.brokers) == 3 for s in brokers.seen()), "all there")
+    return both, alone, away
+
+
+def test_an_empty_disk_of_the_only_in_sync_replica_does_not_lead(
+    tmp_path: Path, shared: ZooKeeperProcess
+) -> None:
+    with running(tmp_path, shared) as brokers:
+        both, alone, away = only_first_has_all(brokers)
+        assert brokers.leader("t") == -1
+        for _ in range(2):  # nor once it knows that disk
+            brokers.processes[1].kill()
+            brokers.processes[1].start()
+            brokers.until(lambda: all(len(s.brokers) == 3 for s in brokers.seen()), "all there")
+            assert brokers.leader("t") == -1
+        assert "bring the disk back" in brokers.processes[1].log()
+        brokers.processes[1].kill()
+        shutil.rmtree(brokers.processes[1].data)
+        shutil.move(away, brokers.processes[1].data)  # the disk was only not mounted
+        brokers.processes[1].start()
+        brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
+        assert consumed(brokers, "t") == [*both, *alone] == list(range(200))
+
+
+def test_somebody_may_have_the_other_one_lead(
+    tmp_path: Path, shared: ZooKeeperProcess, kafka_tools: Tool
+) -> None:
+    """By Kafka's own tool: what only the lost disk had is lost then, and no more."""
+    with running(tmp_path, shared) as brokers:
+        both, _, _ = only_first_has_all(brokers)
+        asked = ("--bootstrap-server", brokers.bootstrap, "--election-type", "unclean")
+        done = kafka_tools("LeaderElectionCommand", [*asked, "--topic", "t", "--partition", "0"])
+        assert done.returncode == 0, done.stdout + done.stderr
+        brokers.until(lambda: brokers.leader("t") == 2, "the other one")
+        brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
+        after = produced(brokers, "t", range(200, 300))
+        assert consumed(brokers, "t") == [*both, *after]
+        same_bytes(brokers, "t-0")
+        again = kafka_tools("LeaderElectionCommand", [*asked, "--topic", "t", "--partition", "0"])
+        assert "Valid replica already elected for partitions t-0" in again.stdout
+
+
+def test_an_empty_disk_where_another_one_is_in_sync_is_filled_again(
+    tmp_path: Path, shared: ZooKeeperProcess
+) -> None:
+    with running(tmp_path, shared) as brokers:
+        brokers.create_at("t", 1, 2)
+        values = produced(brokers, "t", range(100))
+        brokers.processes[1].kill()
+        emptied(brokers, 1)
+        brokers.processes[1].start()
+        brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
+        same_bytes(brokers, "t-0")
+        assert consumed(brokers, "t") == values
