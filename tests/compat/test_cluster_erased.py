@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-from lapse.client.connection import BrokerConnection
 from lapse.testing.zookeeper_process import ZooKeeperProcess
-from lapse.wire.schema.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
-)
 from tests.support.broker.cleaned import AT_ONCE, BROKER, cleaning, records
-from tests.support.broker.cluster import Brokers, keyed, running
+from tests.support.broker.cluster import Brokers, keyed, reassign, running
 
 NOT_PROVEN, WRONG_USAGE = 3, 2
 
@@ -91,19 +83,7 @@ def made_key(path: Path) -> Path:
 
 
 def move(brokers: Brokers, *target: int) -> None:
-    asyncio.run(_reassign(brokers, target))
+    assert reassign(brokers, "t", 0, *target, by=target[0]) == 0
     brokers.until(
         lambda: sorted(brokers.topic("t").partitions[0].replicas) == sorted(target), "the move"
     )
-
-
-async def _reassign(brokers: Brokers, target: tuple[int, ...]) -> None:
-    running = next(one for one in brokers.processes.values() if one.runs)
-    host, _, port = running.bootstrap.rpartition(":")
-    one = ReassignablePartition(partition_index=0, replicas=target)
-    request = AlterPartitionReassignmentsRequest(
-        topics=(ReassignableTopic(name="t", partitions=(one,)),)
-    )
-    async with await BrokerConnection.open(host, int(port)) as connection:
-        answer = await connection.request(request, AlterPartitionReassignmentsResponse)
-    assert answer.responses[0].partitions[0].error_code == 0, answer

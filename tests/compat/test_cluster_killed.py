@@ -1,27 +1,45 @@
-"""Any of three brokers is killed, again and again, under a load of stock clients that is checked.
+"""Any of three brokers is killed, stopped or frozen, again and again, under a load that is checked.
 
-Nothing that was acknowledged is lost, doubled or out of order; transactions are whole or absent;
-at the end all replicas hold the same bytes. Beside each broker its lifecycle service cleans: what
-was deleted goes from all replicas and does not come back, what was not deleted stays.
+The load is that of stock clients. One that was frozen for longer than its session wakes up, and
+believes for a moment that it leads.
+
+Nothing that was acknowledged is lost, doubled or out of order; transactions are whole or absent; at
+the end all replicas hold the same bytes, of a topic, too, whose replicas move meanwhile. Beside
+each broker its lifecycle service cleans: what was deleted goes from all replicas and does not come
+back, what was not deleted stays.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from lapse.base.errors import LapseError
+from lapse.testing.broker_process import BrokerProcess
 from lapse.testing.zookeeper_process import ZooKeeperProcess
 from tests.support.broker.cleaned import AT_ONCE, BROKER, cleaning, records
-from tests.support.broker.cluster import WAIT_SECONDS, Brokers, consumed, keyed, running, same_bytes
+from tests.support.broker.cluster import (
+    WAIT_SECONDS,
+    Brokers,
+    consumed,
+    keyed,
+    reassign,
+    running,
+    same_bytes,
+)
 
 PARTITIONS = 3
 VALUES_AT_ONCE = 20
+PATIENCE = {"socket.timeout.ms": 5000}  # with one that is frozen
 
 
 @dataclass
@@ -55,7 +73,7 @@ class Load:
 def idempotent(brokers: Brokers, topic: str, load: Load, over: threading.Event) -> None:
     producer = Producer(
         {"bootstrap.servers": brokers.bootstrap, "enable.idempotence": True, "log_level": 0,
-         "message.timeout.ms": 120_000, "topic.metadata.refresh.interval.ms": 1000,
+         **PATIENCE, "message.timeout.ms": 120_000, "topic.metadata.refresh.interval.ms": 1000,
          "linger.ms": 5}
     )  # fmt: skip
     n = load.first
@@ -117,7 +135,7 @@ def deleting(brokers: Brokers, topic: str, keys: Deletions, over: threading.Even
     """Write keys, and delete all but each fifth; who is not acknowledged is in neither set."""
     producer = Producer(
         {"bootstrap.servers": brokers.bootstrap, "enable.idempotence": True, "log_level": 0,
-         "message.timeout.ms": 120_000, "topic.metadata.refresh.interval.ms": 1000}
+         **PATIENCE, "message.timeout.ms": 120_000, "topic.metadata.refresh.interval.ms": 1000}
     )  # fmt: skip
 
     def acknowledged(asked: dict[bytes, bytes | None]) -> set[bytes]:
@@ -143,6 +161,7 @@ def deleting(brokers: Brokers, topic: str, keys: Deletions, over: threading.Even
 def begun(brokers: Brokers) -> Producer:
     producer = Producer(
         {"bootstrap.servers": brokers.bootstrap, "transactional.id": "killed", "log_level": 0,
+         **PATIENCE,
          "topic.metadata.refresh.interval.ms": 1000, "transaction.timeout.ms": 60_000}
     )  # fmt: skip
     again(lambda: producer.init_transactions(WAIT_SECONDS))
@@ -170,10 +189,12 @@ def test_nothing_is_lost_or_doubled(
         brokers.create("deleted", **AT_ONCE, min_insync_replicas="2")
         brokers.create("plain", PARTITIONS, min_insync_replicas="2")
         brokers.create("tx", PARTITIONS, min_insync_replicas="2")
-        loads = {"plain": Load(0), "tx": Load(0)}
+        brokers.create("moved", PARTITIONS, replicas=2)
+        loads = {"plain": Load(0), "tx": Load(0), "moved": Load(0)}
         keys, over = Deletions(), threading.Event()
         threads = [
             threading.Thread(target=idempotent, args=(brokers, "plain", loads["plain"], over)),
+            threading.Thread(target=idempotent, args=(brokers, "moved", loads["moved"], over)),
             threading.Thread(target=transactional, args=(brokers, "tx", loads["tx"], over)),
             threading.Thread(target=deleting, args=(brokers, "deleted", keys, over)),
         ]
@@ -184,23 +205,24 @@ def test_nothing_is_lost_or_doubled(
             victim = draw.choice(list(brokers.processes))
             before = sum(map(len, loads["plain"].acknowledged.values()))
             story.append(victim)
-            if draw.random() < 0.3:
-                brokers.processes[victim].stop()
-            else:
-                brokers.processes[victim].kill()
+            how = draw.choice((hurt, hurt, stopped, frozen))
+            back = how(brokers.processes[victim])
+            other, target = others_of(victim, draw), draw.sample([1, 2, 3], 2)
+            with suppress(LapseError):  # nobody may be the controller just now
+                reassign(brokers, "moved", draw.randrange(PARTITIONS), *target, by=other)
             brokers.until(
                 lambda before=before: (
                     sum(map(len, loads["plain"].acknowledged.values())) > before + 100
                 ),
                 f"acknowledgements while broker {victim} is away",
             )
-            brokers.processes[victim].start()
+            back()
             brokers.until(lambda: all(map(brokers.in_sync, loads)), "all in sync again")
         over.set()
         for thread in threads:
             thread.join(3 * WAIT_SECONDS)
             assert not thread.is_alive()
-        for topic in ("plain", "tx", "deleted", "__transaction_state"):
+        for topic in (*loads, "deleted", "__transaction_state"):
             brokers.until(lambda topic=topic: brokers.in_sync(topic), f"{topic} in sync")
         for topic, load in loads.items():
             assert not load.failed, (load.failed, story, brokers.logs())
@@ -208,6 +230,31 @@ def test_nothing_is_lost_or_doubled(
             for n in range(PARTITIONS):
                 same_bytes(brokers, f"{topic}-{n}")
         judge_deletions(brokers, "deleted", keys, f"killed {story}")
+
+
+# --- what is done to a broker: returns how it is back ---------------------------------------------
+
+
+def others_of(victim: int, draw: random.Random) -> int:
+    return draw.choice([n for n in (1, 2, 3) if n != victim])
+
+
+def hurt(broker: BrokerProcess) -> Callable[[], object]:
+    broker.kill()
+    return broker.start
+
+
+def stopped(broker: BrokerProcess) -> Callable[[], object]:
+    broker.stop()
+    return broker.start
+
+
+def frozen(broker: BrokerProcess) -> Callable[[], object]:
+    os.kill(broker.pid, signal.SIGSTOP)
+    return lambda: os.kill(broker.pid, signal.SIGCONT)
+
+
+# --- what must be true ----------------------------------------------------------------------------
 
 
 def judge_deletions(brokers: Brokers, topic: str, keys: Deletions, what: str) -> None:

@@ -19,6 +19,12 @@ from lapse.client.connection import BrokerConnection
 from lapse.log.checkpoints import read_topic_id
 from lapse.testing.broker_process import BrokerProcess
 from lapse.testing.zookeeper_process import ZooKeeperProcess
+from lapse.wire.schema.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
 from tests.support.metadata.line import Line
 
@@ -126,6 +132,22 @@ class Brokers:
     def in_sync(self, name: str) -> bool:
         found = self.topic(name).partitions.values()
         return all(len(p.isrs) == len(p.replicas) for p in found)
+
+
+def reassign(brokers: Brokers, topic: str, number: int, *target: int, by: int) -> int:
+    """Ask broker `by` for other replicas of a partition; the error code."""
+    return asyncio.run(_reassign(brokers.processes[by].bootstrap, topic, number, target))
+
+
+async def _reassign(bootstrap: str, topic: str, number: int, target: tuple[int, ...]) -> int:
+    host, _, port = bootstrap.rpartition(":")
+    one = ReassignablePartition(partition_index=number, replicas=target)
+    request = AlterPartitionReassignmentsRequest(
+        topics=(ReassignableTopic(name=topic, partitions=(one,)),)
+    )
+    async with await BrokerConnection.open(host, int(port)) as connection:
+        answer = await connection.request(request, AlterPartitionReassignmentsResponse)
+    return answer.error_code or answer.responses[0].partitions[0].error_code
 
 
 async def _metadata(bootstrap: str) -> MetadataResponse:
