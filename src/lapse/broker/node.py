@@ -47,6 +47,7 @@ from lapse.broker.http.server import Health, HttpServer, app
 from lapse.broker.limits.client_quotas import ClientQuotas
 from lapse.broker.limits.connection_rates import ConnectionRates
 from lapse.broker.limits.connections import allowed_bytes, connections_allowed
+from lapse.broker.limits.log_lines import LogLines
 from lapse.broker.limits.memory import AnswerBytes, RequestBytes
 from lapse.broker.limits.quotas import Quotas, Windows
 from lapse.broker.limits.replication_quotas import ReplicationQuotas
@@ -220,7 +221,7 @@ class Node:
         return Services(
             self._config, self._env.clock, disk, topics, partitions, purgatory, replicas,
             transactions, counters, groups, quotas, access,
-            self._by_address,
+            self._by_address, LogLines(),
             ConnectionRates(windows, quotas.connection_rate, lambda: topics.settings),
             FetchSessions(
                 self._config.max_incremental_fetch_session_cache_slots,

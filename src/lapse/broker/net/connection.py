@@ -23,6 +23,7 @@ import os
 from collections import deque
 from typing import IO, cast
 
+from lapse.base.clock import monotonic_ms
 from lapse.broker.access.authentication import Entrance
 from lapse.broker.limits.connections import Admission
 from lapse.broker.net.dispatch import answer
@@ -428,5 +429,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def _log_refusal(self, reason: str) -> None:
-        logger.warning("connection of %s closed: %s", self.session.peer, reason)
-        self._services.counters.connections_refused += 1
+        services = self._services
+        services.counters.connections_refused += 1
+        before = services.log_lines.unsaid(self.session.address, monotonic_ms(services.clock))
+        if before is not None:
+            more = f" ({before} more of that address were closed before)" if before else ""
+            logger.warning("connection of %s closed: %s%s", self.session.peer, reason, more)

@@ -133,14 +133,16 @@ class Server:
         """Note a handshake that came to nothing; the milliseconds that its end is held back."""
         name = self._entrance.listener.name
         reason = getattr(error, "reason", None) or error.strerror or str(error)
-        logger.warning(
-            "TLS handshake with %s failed at %s: %s", peer, name, reason or type(error).__name__
-        )
+        host, now_ms = (peer or ("unknown",))[0], monotonic_ms(self._services.clock)
+        before = self._services.log_lines.unsaid(host, now_ms)
+        if before is not None:
+            more = f" ({before} more of that address were closed before)" if before else ""
+            words = reason or type(error).__name__
+            logger.warning("TLS handshake with %s failed at %s: %s%s", peer, name, words, more)
         if not isinstance(error, ssl.SSLError):  # the client went, or said nothing
             self._services.counters.logins_refused[name] += 1
             return 0
-        now_ms = monotonic_ms(self._services.clock)
-        return self._entrance.failures.failed((peer or ("unknown",))[0], now_ms)
+        return self._entrance.failures.failed(host, now_ms)
 
     async def stop(self) -> None:
         """Stop accepting, then end every connection."""

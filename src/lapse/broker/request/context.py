@@ -21,6 +21,7 @@ from lapse.broker.coordinators.transactions import Transactions
 from lapse.broker.limits.client_quotas import ClientQuotas
 from lapse.broker.limits.connection_rates import ConnectionRates
 from lapse.broker.limits.connections import ConnectionsByAddress
+from lapse.broker.limits.log_lines import LogLines
 from lapse.broker.limits.memory import AnswerBytes, RequestBytes
 from lapse.broker.logs.counters import Counters
 from lapse.broker.logs.disk import DiskThreads
@@ -124,6 +125,7 @@ class Services:
     quotas: ClientQuotas
     access: Access
     by_address: ConnectionsByAddress
+    log_lines: LogLines
     connection_rates: ConnectionRates
     fetch_sessions: FetchSessions
     request_bytes: RequestBytes
