@@ -44,11 +44,14 @@ class Topic:
 
     def of_broker(self, node_id: int, first: int = 0) -> list[TopicPartition]:
         """The partitions from `first` on that a broker has, or shall have."""
-        return [
-            TopicPartition(self.name, number)
-            for number in range(first, self.partitions)
-            if not self.states or node_id in self.states[number].replicas
-        ]
+        numbers = range(first, self.partitions)
+        return [TopicPartition(self.name, n) for n in numbers if self.is_at(n, node_id)]
+
+    def is_at(self, number: int, node_id: int) -> bool:
+        """Whether a broker has a partition, or shall have it."""
+        if not self.states:
+            return number < self.partitions
+        return number < len(self.states) and node_id in self.states[number].replicas
 
     def is_lost(self, number: int, node_id: int) -> bool:
         """Whether a broker's log of a partition is gone, and may come back."""

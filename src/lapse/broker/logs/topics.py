@@ -477,17 +477,19 @@ class Topics:
         for record in self._store.topics():
             topic, before = self._topic(record, settings), self.image.ids.get(record.topic_id)
             topics.append(topic)
-            had = set() if before is None else set(before.of_broker(self._node_id))
-            new = [
-                tp
-                for tp in topic.of_broker(self._node_id)
-                if tp not in had or (before and before.is_lost(tp.partition, self._node_id))
-            ]
+            new = [tp for tp in topic.of_broker(self._node_id) if self._is_new(tp, topic, before)]
             if new:
                 self._partitions.open_more(topic, new)
         self._remove_moved(topics)
         self._update_logs(topics)
         return settings, Image.of(self.image.cluster_id, topics)
+
+    def _is_new(self, partition: TopicPartition, topic: Topic, before: Topic | None) -> bool:
+        """Whether it is to be opened: it came, or its log was lost, and it may begin anew."""
+        me, number = self._node_id, partition.partition
+        if before is None or not before.is_at(number, me):
+            return True
+        return before.is_lost(number, me) and not topic.is_lost(number, me)
 
     def _remove_moved(self, topics: Iterable[Topic]) -> None:
         """Remove what is here of partitions that other brokers have now, and say so."""
