@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -41,16 +41,20 @@ TOPICS = {"large": MUCH, "huge": MUCH, "little1": overwritten(), "little2": over
 @contextmanager
 def no_room() -> Iterator[None]:
     """No file of a worker may become longer: as on a disk that is full."""
-    pids = worker_pids() | daemon_pids()
-    limits = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids}
-    for pid, (_, hard) in limits.items():
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (ROOM, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)  # which all of them were begun with
+    limit(ROOM, worker_pids() | daemon_pids())
     try:
         yield
     finally:
-        for pid, limit in limits.items():
-            with contextlib.suppress(ProcessLookupError):
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
+        limit(soft, daemon_pids())
+        limit(soft, worker_pids())  # those, too, that a daemon has begun meanwhile
+
+
+def limit(size: int, pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
 
 
 @contextmanager

@@ -431,7 +431,7 @@ class Connection(asyncio.BufferedProtocol):
     def _log_refusal(self, reason: str) -> None:
         services = self._services
         services.counters.connections_refused += 1
-        before = services.log_lines.unsaid(self.session.address, monotonic_ms(services.clock))
-        if before is not None:
-            more = f" ({before} more of that address were closed before)" if before else ""
-            logger.warning("connection of %s closed: %s%s", self.session.peer, reason, more)
+        now_ms = monotonic_ms(services.clock)
+        ending = services.log_lines.ending(self.session.address, reason, now_ms)
+        if ending is not None:
+            logger.warning("connection of %s closed: %s%s", self.session.peer, reason, ending)

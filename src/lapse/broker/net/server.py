@@ -134,11 +134,10 @@ class Server:
         name = self._entrance.listener.name
         reason = getattr(error, "reason", None) or error.strerror or str(error)
         host, now_ms = (peer or ("unknown",))[0], monotonic_ms(self._services.clock)
-        before = self._services.log_lines.unsaid(host, now_ms)
-        if before is not None:
-            more = f" ({before} more of that address were closed before)" if before else ""
-            words = reason or type(error).__name__
-            logger.warning("TLS handshake with %s failed at %s: %s%s", peer, name, words, more)
+        words = reason or type(error).__name__
+        ending = self._services.log_lines.ending(host, f"TLS {name} {words}", now_ms)
+        if ending is not None:
+            logger.warning("TLS handshake with %s failed at %s: %s%s", peer, name, words, ending)
         if not isinstance(error, ssl.SSLError):  # the client went, or said nothing
             self._services.counters.logins_refused[name] += 1
             return 0

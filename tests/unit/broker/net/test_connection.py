@@ -13,7 +13,7 @@ import struct
 import pytest
 
 from lapse.base.errors import LapseError
-from lapse.broker.limits.log_lines import OF_ADDRESS_MAX
+from lapse.broker.limits.log_lines import OF_KIND_MAX
 from lapse.broker.net.connection import WRITE_BUFFER_BYTES_MAX, Connection
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
@@ -82,10 +82,10 @@ async def test_one_that_comes_again_and_again_does_not_fill_the_log(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    for _ in range(3 * OF_ADDRESS_MAX):
+    for _ in range(3 * OF_KIND_MAX):
         await send(node, BAD["version too new"][0])
-    assert len(caplog.records) == OF_ADDRESS_MAX
-    assert node.services.counters.connections_refused == 3 * OF_ADDRESS_MAX
+    assert len(caplog.records) == OF_KIND_MAX
+    assert node.services.counters.connections_refused == 3 * OF_KIND_MAX
 
 
 async def test_good_frames_before_a_bad_one_are_answered(node: Node) -> None:
