@@ -23,7 +23,7 @@ from typing import Protocol
 
 from lapse.base.clock import Clock
 from lapse.base.config import BrokerConfig
-from lapse.base.errors import ConfigError, LapseError
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition, random_id
 from lapse.broker.logs.members import Members, brokers_of
 from lapse.lifecycle.status.conditions import NO_METADATA, Condition
@@ -233,7 +233,12 @@ class Cluster:
         self._tree.watch([f"{BROKERS}/{broker}" for broker in brokers], self._notice)
         self._read_members()
         if holds_office:
-            elect(self.store, self._members.alive, self._moment(), rebalance=self._rebalances())
+            try:
+                elect(self.store, self._members.alive, self._moment(), rebalance=self._rebalances())
+            except KafkaError as e:
+                if e.code is not ErrorCode.NOT_CONTROLLER:
+                    raise
+                logger.info("this broker has lost the office: %s", e)  # it looks again
         nodes = dict(zip(CHANGED, self._tree.get(CHANGED), strict=True))
         return {
             kind: node.version

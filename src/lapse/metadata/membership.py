@@ -99,13 +99,14 @@ class Membership:
 
     def take_office(self) -> bool:
         """Be the controller if nobody is; returns whether this broker is. Raises Unreachable."""
-        me, epoch = str(self._me.id).encode(), self._current_epoch()
-        if not self._is_made(CONTROLLER, me, Change(CONTROLLER_EPOCH, me, epoch.version)):
-            self._epoch = NO_EPOCH
-        elif self._epoch == NO_EPOCH:
-            # Not the number just written: where nobody answered, it may have been taken before.
-            self._epoch = self._current_epoch().version
-        return self._epoch != NO_EPOCH
+        me, epoch, own = str(self._me.id).encode(), self._current_epoch(), NO_EPOCH
+        if self._is_made(CONTROLLER, me, Change(CONTROLLER_EPOCH, me, epoch.version)):
+            # Not the number just written: where nobody answered, it may have been taken before, or
+            # in another session. Nor anybody's: it may have been lost since.
+            current = self._current_epoch()
+            own = current.version if current.data == me else NO_EPOCH
+        self._epoch = own  # at once: others may be about to change something
+        return own != NO_EPOCH
 
     def last_controller(self) -> int | None:
         """Who took the office last; None if nobody ever did."""

@@ -9,8 +9,14 @@ import pytest
 
 from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError
-from lapse.metadata.membership import CONTROLLER, Interrupted, Membership, Registration
-from lapse.metadata.tree import Create, Step, Tree, Unreachable
+from lapse.metadata.membership import (
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    Interrupted,
+    Membership,
+    Registration,
+)
+from lapse.metadata.tree import Create, Node, Step, Tree, Unreachable
 from lapse.metadata.tree_store import TreeStore
 from lapse.testing.memory_tree import MemoryEnsemble, MemoryTree
 from tests.support.metadata.store_contract import record
@@ -170,3 +176,42 @@ def test_an_office_that_was_taken_unknowingly_has_its_epoch() -> None:
     assert joining.take_office()
     assert joining.epoch == 1
     store_of(tree, joining).create_topics([record("t")])
+
+
+def test_the_office_that_is_taken_again_in_the_next_session_has_its_own_epoch() -> None:
+    """Before it has joined again: somebody else held the office in between."""
+    ensemble = MemoryEnsemble()
+    tree, other = ensemble.connect(), ensemble.connect()
+    joining, next_one = member(tree), member(other, 1)
+    joining.join()
+    assert joining.take_office()
+    tree.end_session()
+    next_one.join()
+    assert next_one.take_office()
+    other.close()
+    assert joining.take_office()
+    assert joining.epoch == 3
+    store_of(tree, joining).create_topics([record("t")])
+
+
+def test_the_epoch_of_another_one_is_never_taken_for_its_own() -> None:
+    """The office is lost between two looks at it."""
+    ensemble = MemoryEnsemble()
+    tree, other = ensemble.connect(), ensemble.connect()
+    joining, next_one = member(tree), member(other, 1)
+    for one in (joining, next_one):
+        one.join()
+
+    class Late(MemoryTree):
+        def get(self, paths: Sequence[str]) -> Sequence[Node | None]:
+            if list(paths) == [CONTROLLER_EPOCH] and self.owner(CONTROLLER) == self.session:
+                self.end_session()
+                assert next_one.take_office()
+            return super().get(paths)
+
+    late = Late(ensemble, ensemble.begin_session())
+    lost = member(late, 2)
+    lost.join()
+    assert not lost.take_office()
+    with pytest.raises(KafkaError):
+        lost.fence()
