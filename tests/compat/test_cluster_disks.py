@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from confluent_kafka import ElectionType, KafkaError, TopicPartition
+
 from lapse.testing.zookeeper_process import ZooKeeperProcess
 from tests.support.broker.cluster import Brokers, consumed, produced, running, same_bytes
 
@@ -73,6 +75,28 @@ def test_somebody_may_have_the_other_one_lead(
         same_bytes(brokers, "t-0")
         again = kafka_tools("LeaderElectionCommand", [*asked, "--topic", "t", "--partition", "0"])
         assert "Valid replica already elected for partitions t-0" in again.stdout
+
+
+def test_the_only_replica_on_a_lost_disk_begins_empty_only_if_somebody_asks(
+    tmp_path: Path, shared: ZooKeeperProcess
+) -> None:
+    with running(tmp_path, shared) as brokers:
+        brokers.create_at("t", 1)
+        assert produced(brokers, "t", range(100))
+        brokers.processes[1].kill()
+        emptied(brokers, 1)
+        brokers.processes[1].start()
+        brokers.until(lambda: all(len(s.brokers) == 3 for s in brokers.seen()), "all there")
+        assert brokers.leader("t") == -1
+        admin = brokers.admin()
+        asked = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("t", 0)])
+        [refused] = asked.result(30).values()
+        assert refused.code() == KafkaError.PREFERRED_LEADER_NOT_AVAILABLE
+        asked = admin.elect_leaders(ElectionType.UNCLEAN, [TopicPartition("t", 0)])
+        assert list(asked.result(30).values()) == [None]
+        brokers.until(lambda: brokers.leader("t") == 1, "its leader")
+        after = produced(brokers, "t", range(100, 110))
+        assert consumed(brokers, "t") == after == list(range(100, 110))
 
 
 def test_an_empty_disk_where_another_one_is_in_sync_is_filled_again(

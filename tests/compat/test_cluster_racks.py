@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import NewPartitions
 
 from lapse.base.replication_settings import RACK_AWARE
 from lapse.testing.zookeeper_process import ZooKeeperProcess
 from tests.support.broker.cluster import WAIT_SECONDS, Brokers, produced, running
 
+Tool = Callable[..., subprocess.CompletedProcess[str]]
 SELECTOR = {"replica.selector.class": RACK_AWARE}
 
 
@@ -64,6 +67,35 @@ def test_a_consumer_reads_from_the_in_sync_replica_in_its_rack(
         before = sent(brokers, 2)
         assert read(brokers, "r3", len(values), isolation) == values  # where no replica is
         assert sent(brokers, 2) == before
+
+
+def test_javas_consumer_does_too(
+    tmp_path: Path, shared: ZooKeeperProcess, kafka_tools: Tool
+) -> None:
+    with in_racks(tmp_path, shared, SELECTOR) as brokers:
+        brokers.create_at("t", 1, 2)
+        produced(brokers, "t", range(100))
+        done = kafka_tools(
+            "consumer.ConsoleConsumer",
+            ["--bootstrap-server", brokers.bootstrap, "--topic", "t", "--from-beginning",
+             "--max-messages", "100", "--command-property", "client.rack=r2"],
+        )  # fmt: skip
+        assert done.stdout.split() == list(map(str, range(100))), done.stderr
+        assert sent(brokers, 2) > 0
+
+
+def test_replicas_are_spread_over_racks(tmp_path: Path, shared: ZooKeeperProcess) -> None:
+    """KIP-36: the third broker stands alone, and has a replica of each partition."""
+    racks = {1: {"broker.rack": "a"}, 2: {"broker.rack": "a"}, 3: {"broker.rack": "b"}}
+    with running(tmp_path, shared, own=racks) as brokers:
+        brokers.create("t", partitions=6, replicas=2)
+        assert all(3 in p.replicas for p in brokers.topic("t").partitions.values())
+        admin = brokers.admin()
+        brokers.until_ok(lambda: admin.create_partitions([NewPartitions("t", 12)])["t"].result(30))
+        brokers.until(lambda: len(brokers.topic("t").partitions) == 12, "the new partitions")
+        assert all(3 in p.replicas for p in brokers.topic("t").partitions.values())
+        found = admin.describe_cluster().result(30)
+        assert {node.id: node.rack for node in found.nodes} == {1: "a", 2: "a", 3: "b"}
 
 
 def test_it_reads_on_from_the_leader_when_that_one_dies(

@@ -8,11 +8,20 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from confluent_kafka.admin import ConfigEntry, ConfigResource, ResourceType
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from lapse.testing.zookeeper_process import ZooKeeperProcess
 from tests.support.broker.cleaned import AT_ONCE, BROKER, cleaning, records
-from tests.support.broker.cluster import Brokers, consumed, keyed, produced, running, same_bytes
+from tests.support.broker.cluster import (
+    Brokers,
+    consumed,
+    keyed,
+    produced,
+    reassign,
+    running,
+    same_bytes,
+)
 
 Tool = Callable[..., subprocess.CompletedProcess[str]]
 REASSIGN = "reassign.ReassignPartitionsCommand"
@@ -106,6 +115,32 @@ def test_a_move_is_held_back_and_called_off_and_let_go(
         for kind, name in ((ResourceType.TOPIC, "t"), (ResourceType.BROKER, "3")):
             given = [e.name for e in described(brokers, kind, name).values() if not e.is_default]
             assert not [name for name in given if "throttled" in name]
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_either_side_alone_holds_a_move_back(
+    tmp_path: Path, shared: ZooKeeperProcess, role: str
+) -> None:
+    own = {
+        "replica.fetch.max.bytes": "10000", "replication.quota.window.num": "1000",
+        f"{role}.replication.throttled.rate": "1",
+    }  # fmt: skip
+    with running(tmp_path, shared, own) as brokers:
+        brokers.create_at("t", 1, 2)
+        for _ in range(10):
+            keyed(brokers, "t", [(b"k", bytes(100_000))])
+        admin, topic = brokers.admin(), ConfigResource(ResourceType.TOPIC, "t")
+        named = ConfigEntry(
+            f"{role}.replication.throttled.replicas", "*",
+            incremental_operation=AlterConfigOpType.SET,
+        )  # fmt: skip
+        topic.add_incremental_config(named)
+        brokers.until_ok(lambda: admin.incremental_alter_configs([topic])[topic].result(30))
+        assert reassign(brokers, "t", 0, 3, 2, by=1) == 0
+        third = brokers.processes[3].data / "t-0"
+        brokers.until(lambda: size(third) > 0, "the first piece")
+        produced(brokers, "t", range(10))  # who is in sync is not held back
+        assert size(third) < 500_000
 
 
 def described(brokers: Brokers, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:

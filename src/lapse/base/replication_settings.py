@@ -51,9 +51,9 @@ REPLICATION_SETTINGS: tuple[Setting, ...] = (
     Setting("follower.replication.throttled.rate", whole(0), str(LONG_MAX),
             "Bytes a second that throttled replicas here fetch while they are not in sync.",
             dynamic=True),
-    Setting("replication.quota.window.num", whole(1, INT_MAX), "11",
+    Setting("replication.quota.window.num", whole(1, 1000), "11",
             "Windows that those rates are counted over."),
-    Setting("replication.quota.window.size.seconds", whole(1, INT_MAX), "1",
+    Setting("replication.quota.window.size.seconds", whole(1, 3600), "1",
             "How long such a window is."),
     Setting("lapse.replica.absence.max.ms", whole(1), str(7 * 24 * 3600 * 1000),
             "How long tombstones and markers wait for a replica that is not in sync and whose "

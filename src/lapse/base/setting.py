@@ -146,14 +146,12 @@ def _parse_policy(text: str) -> frozenset[str]:
     return parts
 
 
-_REPLICA = re.compile(r"\d+:\d+")
+_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 
 
 def _parse_throttled(text: str) -> frozenset[str]:
-    """As Kafka's ThrottledReplicaListValidator, which also takes the word "none"."""
+    """As Kafka's ThrottledReplicaListValidator."""
     parts = frozenset(part.strip() for part in text.split(",") if part.strip())
-    if parts == {"none"}:
-        return frozenset()
     if parts != {"*"} and not all(map(_REPLICA.fullmatch, parts)):
         raise ValueError("*, or a list of PARTITION:BROKER")
     return parts

@@ -163,7 +163,8 @@ def followed_entries(known: AppendTimes, firsts: Sequence[int], now_ms: int) -> 
     """
     latest = -max((now_ms // RESOLUTION_MS + 1) * RESOLUTION_MS, 1)
     held = known.held(np.array(firsts, np.int64))
-    return np.where((held <= UNKNOWN) | (held == 0), latest, held).tolist()  # type: ignore[no-any-return]
+    entries: list[int] = np.where((held <= UNKNOWN) | (held == 0), latest, held).tolist()
+    return entries
 
 
 def latest_of(entry_ms: int) -> int:

@@ -404,10 +404,15 @@ class PartitionLog:
     def learn_of_others(
         self, replicas: tuple[ReplicaFacts, ...], elsewhere: tuple[int, ...] = ()
     ) -> None:
-        """Go by what is known of the others (`log.others`), and keep it. Raises StorageError."""
-        if (replicas, elsewhere) != (self.replicas, self.elsewhere):
-            write_others(self._core.env.fs, self._core.dir, Others(replicas, elsewhere))
-            self.replicas, self.elsewhere = replicas, elsewhere
+        """Go by what is known of the others (`log.others`), and keep it. Raises StorageError.
+
+        Nothing is written of a log that is closed: its folder may be on its way out.
+        """
+        core = self._core
+        with core.files_lock:
+            if not core.is_closed and (replicas, elsewhere) != (self.replicas, self.elsewhere):
+                write_others(core.env.fs, core.dir, Others(replicas, elsewhere))
+                self.replicas, self.elsewhere = replicas, elsewhere
 
     # --- settings and facts ----------------------------------------------------------------------
 

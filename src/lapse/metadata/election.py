@@ -66,9 +66,13 @@ def preferred(state: PartitionState, brokers: Brokers) -> PartitionState | None:
 def unclean(state: PartitionState, brokers: Brokers) -> PartitionState | None:
     """The state in which a replica leads that lacks what was acknowledged; None: nobody can.
 
-    For partitions that nobody leads, and for people who want that. Never one that others did not
+    For partitions that nobody leads, and for people who want that; one that has all of it is taken
+    where that can be. Never one that others did not
     wait for (L3): it would bring back what was deleted. One whose log is gone comes last.
     """
+    clean = settled(state, brokers)
+    if clean is not None and clean.leader != NO_LEADER:
+        return clean
     able = [b for b in state.replicas if b in brokers.staying and b not in state.uncounted]
     if not able:
         return None

@@ -83,8 +83,8 @@ TOPIC_WORDS = {
         ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas"),
         (
             frozenset(),
-            {"*": frozenset({"*"}), "0:1, 12:3": frozenset({"0:1", "12:3"}), "none": frozenset()},
-            ["*,0:1", "0", "0:", "a:b", "0:1;1:2", "-1:0"],
+            {"*": frozenset({"*"}), "0:1, 12:3": frozenset({"0:1", "12:3"}), "": frozenset()},
+            ["*,0:1", "0", "0:", "a:b", "0:1;1:2", "-1:0", "none", "\u0663:1"],
         ),
     ),
     "lapse.roll.time": ("clock", {"clock": "clock", "record": "record"}, ["append", ""]),

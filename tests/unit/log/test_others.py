@@ -47,6 +47,16 @@ def test_a_log_goes_by_it_and_says_so(tmp_path: Path) -> None:
     assert (again.facts().replicas, again.elsewhere) == (KNOWN, (4,))
 
 
+def test_a_log_that_is_deleted_is_not_begun_anew_by_what_is_learned_late(tmp_path: Path) -> None:
+    """Its folder is renamed to go; nobody would take away what is written at its old place."""
+    directory = LogDirectory.open(tmp_path, env())
+    log = directory.create_log(TP, config())
+    directory.delete_log(TP)
+    log.learn_of_others(KNOWN)
+    assert not (tmp_path / str(TP)).exists()
+    directory.close()
+
+
 def test_what_is_not_committed_is_not_looked_at_as_if_it_were(tmp_path: Path) -> None:
     """Offline too: a tool that cleaned by it would remove what it supersedes, and it may go."""
     directory = LogDirectory.open(tmp_path, env())

@@ -137,3 +137,9 @@ def test_an_unclean_election_takes_who_has_something_and_was_waited_for() -> Non
     assert led is not None
     assert (led.leader, led.isr, led.uncounted) == (3, (3,), {2})
     assert unclean(away, brokers(2)) is None  # it would bring back what was deleted
+
+
+def test_an_unclean_election_is_a_clean_one_where_that_can_be() -> None:
+    """A broker that has just started is in sync, and not elected yet."""
+    waiting = state(isr=(2,), leader=NO_LEADER)
+    assert unclean(waiting, brokers(1, 2, 3)) == state(isr=(2,), leader=2, epoch=8)

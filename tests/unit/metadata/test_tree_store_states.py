@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,7 +16,7 @@ from lapse.metadata.partition_states import (
     first_state,
 )
 from lapse.metadata.store import TopicRecord
-from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove
+from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove, Step
 from lapse.metadata.tree_store import STATES_AT_ONCE, TOPICS_CHANGED, TreeStore
 from lapse.testing.memory_tree import MemoryEnsemble, MemoryTree
 from tests.support.metadata.store_contract import record
@@ -29,6 +29,20 @@ def ensemble() -> MemoryEnsemble:
     ensemble = MemoryEnsemble()
     ensemble.connect().commit([Create(EPOCH, b"")])
     return ensemble
+
+
+class OvertakenTree(MemoryTree):
+    """Before its first change of what is there, somebody else is faster."""
+
+    def __init__(self, ensemble: MemoryEnsemble, overtake: Callable[[], None]) -> None:
+        super().__init__(ensemble, ensemble.begin_session())
+        self._overtake: Callable[[], None] | None = overtake
+
+    def commit(self, steps: Sequence[Step]) -> None:
+        if self._overtake is not None and isinstance(steps[0], Change | Remove):
+            overtake, self._overtake = self._overtake, None
+            overtake()
+        super().commit(steps)
 
 
 def store_of(ensemble: MemoryEnsemble, node_id: int, tree: MemoryTree | None = None) -> TreeStore:
@@ -163,18 +177,10 @@ def test_two_brokers_that_are_done_at_once(ensemble: MemoryEnsemble) -> None:
     topic = replicated("t", (1, 2))
     other = store_of(ensemble, 2)
 
-    class Slow(MemoryTree):
-        is_first = True
-
-        def commit(self, steps: Sequence[object]) -> None:  # type: ignore[override]
-            if self.is_first and isinstance(steps[0], Change | Remove):
-                self.is_first = False
-                other.finish_deletion(topic.topic_id)
-            super().commit(steps)  # type: ignore[arg-type]
-
     other.create_topics([topic])
     other.start_deletion(topic.topic_id)
-    store_of(ensemble, 1, Slow(ensemble, ensemble.begin_session())).finish_deletion(topic.topic_id)
+    slow = OvertakenTree(ensemble, lambda: other.finish_deletion(topic.topic_id))
+    store_of(ensemble, 1, slow).finish_deletion(topic.topic_id)
     assert f"/topics/{topic.topic_id}" not in ensemble.nodes
 
 
@@ -301,16 +307,10 @@ def test_a_departure_waits_for_who_changes_the_state_at_the_same_time(
     [first] = states_of(leader)
     leader.set_states([change(topic, 0, replace(first, left_at=(3,)))])
 
-    class Slow(MemoryTree):
-        is_first = True
+    def overtake() -> None:
+        leader.set_own_state(change(topic, 0, replace(states_of(leader)[0], isr=(1,))))
 
-        def commit(self, steps: Sequence[object]) -> None:  # type: ignore[override]
-            if self.is_first and isinstance(steps[0], Change):
-                self.is_first = False
-                leader.set_own_state(change(topic, 0, replace(states_of(leader)[0], isr=(1,))))
-            super().commit(steps)  # type: ignore[arg-type]
-
-    slow = store_of(ensemble, 3, Slow(ensemble, ensemble.begin_session()))
+    slow = store_of(ensemble, 3, OvertakenTree(ensemble, overtake))
     slow.finish_departure(topic.topic_id, 0)
     assert states_of(leader) == (replace(first, version=3, isr=(1,)),)
 

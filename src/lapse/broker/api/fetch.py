@@ -277,11 +277,10 @@ def _readers(
     services: Services, rack: str, wanted: Sequence[WantedPartition]
 ) -> Mapping[TopicPartition, int]:
     """From which brokers a consumer in a rack is to read instead (KIP-392)."""
-    if not rack or not services.config.replica_selector_class:
+    if not rack:
         return {}
     asked = ((w.partition, w.request.fetch_offset) for w in wanted if w.partition is not None)
-    found = ((tp, services.replicas.reader_near(tp, rack, offset)) for tp, offset in asked)
-    return {tp: broker for tp, broker in found if broker is not None}
+    return services.replicas.readers_near(rack, asked)
 
 
 def _wanted(image: Image, version: int, topics: Sequence[FetchTopic]) -> list[WantedPartition]:

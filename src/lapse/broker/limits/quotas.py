@@ -82,17 +82,28 @@ class Rate:
         windows = self._windows
         while self._samples and now_ms - self._samples[0][0] >= windows.count * windows.size_ms:
             self._samples.popleft()
-        elapsed_ms = now_ms - self._samples[0][0] if self._samples else 0
-        least_ms = (windows.count - 1) * windows.size_ms
-        if elapsed_ms < least_ms:  # whole windows that have not been count as empty
-            elapsed_ms += (windows.count - 1 - elapsed_ms // windows.size_ms) * windows.size_ms
+        counted_ms = self._counted_ms(now_ms - self._samples[0][0] if self._samples else 0)
         amount = sum(amount for _, amount in self._samples)
-        return amount * 1000 / elapsed_ms, elapsed_ms
+        return amount * 1000 / counted_ms, counted_ms
+
+    def _counted_ms(self, elapsed_ms: int) -> int:
+        """Over how long; whole windows that have not been count as empty."""
+        windows = self._windows
+        if elapsed_ms < (windows.count - 1) * windows.size_ms:
+            elapsed_ms += (windows.count - 1 - elapsed_ms // windows.size_ms) * windows.size_ms
+        return elapsed_ms
 
     def is_idle(self, now_ms: int) -> bool:
         """Whether all that it knows is too old to count."""
         self.measure(now_ms)
         return not self._samples
+
+
+class SimpleRate(Rate):
+    """Amounts a second since the first, over a window at least; as Kafka's `SimpleRate`."""
+
+    def _counted_ms(self, elapsed_ms: int) -> int:
+        return max(elapsed_ms, self._windows.size_ms)
 
 
 class Idle(Protocol):

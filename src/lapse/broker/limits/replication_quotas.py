@@ -7,7 +7,7 @@ back, and only while they are not in sync: one that keeps up costs what producer
 has two quotas, one of what it gives as a leader and one of what it fetches as a follower. A fetch
 that goes over is carried out; the next one waits until the rate is down again.
 
-Pure: the time is an argument. The rates are those of `quotas`, over `replication.quota.window.num`.
+Pure: the time is an argument. The rates are counted over `replication.quota.window.num`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lapse.base.config import TopicConfig
-from lapse.broker.limits.quotas import Rate, Windows
+from lapse.broker.limits.quotas import SimpleRate, Windows
 from lapse.metadata.settings import BrokerSettings
 
 LEADER, FOLLOWER = "leader", "follower"
@@ -33,7 +33,7 @@ class ReplicationQuota:
         self._replicas_of = f"{role}_replication_throttled_replicas"
         self._setting = f"{role}.replication.throttled.rate"
         self._node_id, self._settings = node_id, settings
-        self._rate = Rate(windows)
+        self._rate = SimpleRate(windows)
 
     def concerns(self, number: int, config: TopicConfig) -> bool:
         """Whether a partition of a topic with these settings is throttled here."""

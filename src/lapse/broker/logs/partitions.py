@@ -259,6 +259,7 @@ class Partitions:
                 raise StorageError(_offline(path, self._directories.offline[path]))
             self._note_by(log)
             self._logs[log.partition] = log
+            self.offline.pop(log.partition, None)
 
     # --- the time -------------------------------------------------------------------------------
 

@@ -207,8 +207,9 @@ class Topics:
         self, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Have preferred leaders lead, where they are in sync; for the controller (KIP-460)."""
-        found = await self._change_states(partitions, lambda _, state: self._preferred(state))
-        return {tp: ErrorCode.NONE if e is None else e.code for tp, e in found.items()}
+        return _codes(
+            await self._change_states(partitions, lambda _, state: self._preferred(state))
+        )
 
     def _preferred(self, state: PartitionState) -> PartitionState:
         after = preferred(state, self.members.alive)
@@ -223,20 +224,19 @@ class Topics:
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Have others lead what nobody leads, though they lack records; for the controller."""
 
-        def decide(partition: TopicPartition, state: PartitionState) -> PartitionState:
+        def decide(_: TopicPartition, state: PartitionState) -> PartitionState:
             if state.leader != NO_LEADER:
                 raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "somebody leads it")
             after = unclean(state, self.members.alive)
             if after is None:
                 raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no replica is there")
-            _log.warning(
-                "%s: broker %d is to lead it, by an unclean election: what only %s had is lost",
-                partition, after.leader, list(state.isr),
-            )  # fmt: skip
             return after
 
         found = await self._change_states(partitions, decide)
-        return {tp: ErrorCode.NONE if e is None else e.code for tp, e in found.items()}
+        elected = ", ".join(str(partition) for partition, error in found.items() if error is None)
+        if elected:
+            _log.warning("unclean elections were asked for; what leaders lack is lost: %s", elected)
+        return _codes(found)
 
     async def reassign(
         self, wishes: Mapping[TopicPartition, Wish]
@@ -259,9 +259,9 @@ class Topics:
             answers: dict[TopicPartition, KafkaError | None] = {}
             changes = []
             for tp in partitions:
-                topic = self.image.topics[tp.topic]
-                before = topic.states[tp.partition]
                 try:
+                    topic = self._existing(tp.topic)  # or deleted since the last try
+                    before = topic.states[tp.partition]
                     after, answers[tp] = decide(tp, before), None
                 except KafkaError as e:
                     answers[tp] = e
@@ -536,6 +536,10 @@ class Topics:
             record.name, record.topic_id, record.partitions, record.overrides, config,
             record.states,
         )  # fmt: skip
+
+
+def _codes(answers: Mapping[TopicPartition, KafkaError | None]) -> dict[TopicPartition, ErrorCode]:
+    return {tp: ErrorCode.NONE if e is None else e.code for tp, e in answers.items()}
 
 
 def require_more(topic: Topic, count: int) -> None:

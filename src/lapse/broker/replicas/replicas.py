@@ -253,29 +253,36 @@ class Replicas:
         """Partitions with several replicas that this broker leads."""
         return {partition: one.replicas for partition, one in self._leading.items()}
 
-    def reader_near(self, partition: TopicPartition, rack: str, offset: int) -> int | None:
-        """An in-sync follower in a consumer's rack (KIP-392); None: it reads from the leader."""
-        leading, members = self._leading.get(partition), self._around.members
+    def readers_near(
+        self, rack: str, offsets: Iterable[tuple[TopicPartition, int]]
+    ) -> dict[TopicPartition, int]:
+        """In-sync followers in a consumer's rack that have these offsets (KIP-392).
+
+        What is not among them it reads from the leader.
+        """
+        members = self._around.members
         racks = members.racks
-        if leading is None or racks.get(self._me) == rack:
-            return None
+        if not self._around.config.replica_selector_class or racks.get(self._me) == rack:
+            return {}
         there = {b for b in members.alive.staying if racks.get(b) == rack}
-        return leading.replicas.furthest_with(offset, there)
+        led = [(tp, self._leading[tp], at) for tp, at in offsets if tp in self._leading]
+        found = ((tp, one.replicas.furthest_with(at, there)) for tp, one, at in led)
+        return {tp: broker for tp, broker in found if broker is not None}
 
     def held_back(
         self, partitions: Iterable[TopicPartition], follower: int
     ) -> AbstractSet[TopicPartition]:
         """Those of which a follower gets nothing just now, so that others have the network."""
         quota, led = self._around.quotas.leader, self._leading
-        concerned = {
+        if not quota.is_used_up(monotonic_ms(self._around.clock)):
+            return frozenset()
+        return {
             tp
             for tp in partitions
             if tp in led
             and follower not in led[tp].replicas.isr
             and quota.concerns(tp.partition, led[tp].log.config)
         }
-        over = bool(concerned) and quota.is_used_up(monotonic_ms(self._around.clock))
-        return concerned if over else frozenset()
 
     def gave(self, partition: TopicPartition, size: int) -> None:
         """A follower gets so many bytes of a partition."""
@@ -401,7 +408,7 @@ class Replicas:
             if self._me in state.replicas and self._around.partitions.is_online(tp)
         ]
         new = [r for r in roles if self._applied.get(r.partition) != (r.state, r.log)]
-        copies = {role.partition: self._copy_of(role) for role in roles}
+        copies = {r.partition: copy_of(r.topic, r.state, r.log, self._me) for r in roles}
         await self._around.disk.run(self._cleaned.set_copies, copies)
         begun = await self._around.disk.run(self._switch, new, states)
         for role, (end, epoch) in zip(new, begun, strict=True):
@@ -411,7 +418,7 @@ class Replicas:
         self._applied = {role.partition: (role.state, role.log) for role in roles}
         for partition in self._leading.keys() - self._applied.keys():
             del self._leading[partition]
-        self._follow(roles)
+        self._follow(roles, copies)
         self._give_up_offline(image, states)
         for leading in self._leading.values():
             if leading.unsure and leading.state == states.get(leading.log.partition):
@@ -509,17 +516,14 @@ class Replicas:
         self._leading[role.partition] = leading
         self._advance(leading)
 
-    def _copy_of(self, role: _Role) -> Copy:
-        return copy_of(role.topic, role.state, role.log, self._me)
-
-    def _follow(self, roles: Iterable[_Role]) -> None:
+    def _follow(self, roles: Iterable[_Role], copies: Mapping[TopicPartition, Copy]) -> None:
         """Fetch what others lead."""
         by_leader: dict[int, dict[TopicPartition, Followed]] = {}
         for role in roles:
             leader = role.state.leader
             if leader >= 0 and leader != self._me:
                 of_leader = by_leader.setdefault(leader, {})
-                followed = Followed(role.state.leader_epoch, self._copy_of(role))
+                followed = Followed(role.state.leader_epoch, copies[role.partition])
                 of_leader[role.partition] = followed
         for leader in by_leader.keys() - self._fetchers.keys():
             fetcher = Fetcher(

@@ -237,3 +237,29 @@ async def test_a_follower_gets_nothing_before_its_replica_is_known_and_counts(
     code, size = await fetched_by(2)
     assert code == ErrorCode.NONE
     assert size > 0
+
+
+async def test_consumers_read_from_a_follower_only_while_it_is_in_sync(
+    node: Node, connection: BrokerConnection
+) -> None:
+    """KIP-392. What one that is not in sync has may be of before a deletion."""
+    await create(node, "t")
+    await produce(connection, "t", (0, batch_of(b"a")))
+    me = node.services.config.node_id
+    state = PartitionState((me, 2), (me, 2), 2, 0)
+    node.services.partitions.set_state(TopicPartition("t", 0), state)
+
+    async def read(offset: int, version: int = BY_NAME) -> tuple[int, int]:
+        asked = fetch_request("t", (0, offset))
+        answer = await connection.request(asked, FetchResponse, version=version)
+        [found] = answer.responses[0].partitions
+        return found.error_code, len(found.records or b"")
+
+    code, size = await read(0)
+    assert (code, size > 0) == (ErrorCode.NONE, True)
+    assert await read(1) == (ErrorCode.NONE, 0)
+    assert await read(2) == (ErrorCode.OFFSET_NOT_AVAILABLE, 0)  # the leader may have it
+    assert await read(0, version=10) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
+    lags = replace(state, isr=(2,))
+    node.services.partitions.set_state(TopicPartition("t", 0), lags)
+    assert await read(0) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)

@@ -21,7 +21,7 @@ def quotas(**rates: str) -> ReplicationQuotas:
 
 @pytest.mark.parametrize(
     ("text", "concerned"),
-    [("", []), ("*", [0, 1, 2]), ("1:7", [1]), ("0:8,2:7,1:77", [2]), ("none", [])],
+    [("", []), ("*", [0, 1, 2]), ("1:7", [1]), ("0:8,2:7,1:77", [2])],
 )
 def test_only_replicas_that_are_named_are_concerned(text: str, concerned: list[int]) -> None:
     quota = quotas().leader
@@ -31,14 +31,41 @@ def test_only_replicas_that_are_named_are_concerned(text: str, concerned: list[i
 
 
 def test_it_is_used_up_until_the_rate_is_down_again() -> None:
-    """Over ten whole seconds and the one that has begun."""
+    """As Kafka's SimpleRate: since the first bytes, and over a second at least."""
     quota = quotas(leader="1000").leader
     assert not quota.is_used_up(0)
-    quota.record(10_000, 0)
+    quota.record(1000, 0)
     assert not quota.is_used_up(0)
-    quota.record(10_000, 0)
+    quota.record(4000, 0)
     assert quota.is_used_up(0)
-    assert quota.is_used_up(9_999)
+    assert quota.is_used_up(4_999)
+    assert not quota.is_used_up(5_000)
+
+
+def test_what_is_older_than_all_windows_counts_no_more() -> None:
+    quota = quotas(leader="1").leader
+    quota.record(1 << 40, 0)
+    assert quota.is_used_up(10_999)
+    assert not quota.is_used_up(11_000)
+
+
+def test_one_window_is_enough() -> None:
+    """The least that replication.quota.window.num may be."""
+    quota = ReplicationQuota(
+        "leader", 7, Windows(1, 1000), lambda: BrokerSettings({}, broker={f"leader.{RATE}": "10"})
+    )
+    assert not quota.is_used_up(0)
+    quota.record(11, 0)
+    assert quota.is_used_up(0)
+    assert quota.is_used_up(999)
+    assert not quota.is_used_up(1000)
+
+
+def test_a_rate_of_nothing_lets_a_piece_through_once_all_is_forgotten() -> None:
+    quota = quotas(follower="0").follower
+    assert not quota.is_used_up(0)
+    quota.record(1, 0)
+    assert quota.is_used_up(10_999)
     assert not quota.is_used_up(11_000)
 
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lapse.base.config import broker_config, topic_config
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
+from lapse.broker.logs.partitions import Partitions
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
 from lapse.log.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINT
 from lapse.log.manifest import manifest_path
 from lapse.log.roster import ROSTER
+from lapse.metadata.image import Topic
+from lapse.metadata.partition_states import NO_LEADER, PartitionState
 from tests.support.broker.running import batch_of, connect, create, fetch, produce, running_node
+from tests.support.log.logs import env
 from tests.unit.broker.test_conditions import HTTP, UNWELL, metric
 from tests.unit.broker.test_node import get
 
@@ -128,3 +135,19 @@ async def test_what_recovery_cut_off_is_kept_and_counted(
         assert await metric(node, "lapse_log_cut_off_bytes{") == size - 1
         assert (await get(node, "/health"))[1] == "serving\n"
     assert f"t-0: batch cut off; cut off at byte {size}, offset 1, kept as " in caplog.text
+
+
+def test_a_lost_log_is_not_begun_anew_before_that_is_wanted(tmp_path: Path) -> None:
+    """Of the only in-sync replica; after an unclean election it is there, and offline no more."""
+    config = broker_config({"log.dirs": str(tmp_path), "node.id": "1"})
+    partitions = Partitions([tmp_path], config, env())
+    partitions.lock()
+    tp, state = TopicPartition("t", 0), PartitionState((1, 2), (1,), NO_LEADER, 3)
+    topic = Topic("t", uuid.uuid4(), 1, {}, topic_config({}), (replace(state, lost=(1,)),))
+    partitions.open_more(topic, [tp])
+    assert "bring the disk back" in partitions.offline[tp]
+    assert not (tmp_path / "t-0").exists()
+    partitions.open_more(replace(topic, states=(replace(state, leader=1),)), [tp])
+    assert partitions.is_online(tp)
+    assert not partitions.offline
+    partitions.close()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -27,8 +27,11 @@ from lapse.broker.logs.rereading import Rereading
 from lapse.broker.logs.topics import NewTopic, Topics
 from lapse.log.checkpoints import write_topic_id
 from lapse.metadata.image import Topic
+from lapse.metadata.membership import Registration
+from lapse.metadata.partition_states import PartitionState, StateChange
 from lapse.metadata.store import ALL_BROKERS, Entity
-from lapse.metadata.tree import Unreachable
+from lapse.metadata.tree import Check, Conflict, Unreachable
+from lapse.metadata.tree_store import TreeStore
 from lapse.security.acls import Operation, ResourceType
 from lapse.security.scram import ScramCredential, ScramMechanism
 from lapse.testing.clock import ManualClock
@@ -51,6 +54,7 @@ class Part:
     access: Access
     quotas: ClientQuotas
     partitions: Partitions
+    store: TreeStore
     unsure: list[str]
 
     async def refused(self, change: Awaitable[object], *, is_done: bool) -> None:
@@ -85,7 +89,7 @@ async def part(tmp_path: Path) -> AsyncIterator[Part]:
     for one in (topics, access, quotas):
         await one.load()
         one.unsure = partial(unsure.append, type(one).__name__)
-    yield Part(tree, topics, access, quotas, partitions, unsure)
+    yield Part(tree, topics, access, quotas, partitions, store, unsure)
     partitions.close()
     await disk.close()
 
@@ -119,6 +123,24 @@ async def test_a_topic_is_deleted_or_is_not(part: Part, is_done: bool) -> None:
         assert told == ["t"]
     again = await part.topics.create(NewTopic("t", 1, {}))
     assert again.topic_id != topic.topic_id
+
+
+async def test_an_election_in_a_topic_that_is_deleted_meanwhile(part: Part) -> None:
+    """The first try finds other states, and the second one no topic."""
+    topic, partition = await part.topics.create(NewTopic("t", 1, {})), TopicPartition("t", 0)
+    state = PartitionState((0, 1), (0, 1), 1, 3)
+    part.topics.image = part.topics.image.with_topics([replace(topic, states=(state,))])
+    part.topics.members.brokers = {n: Registration(n, {"P": ("here", 1)}) for n in (0, 1)}
+
+    def deleted(changes: Sequence[StateChange]) -> None:
+        assert [(one.number, one.state.leader) for one in changes] == [(0, 0)]
+        part.store.start_deletion(topic.topic_id)
+        raise Conflict(Check("/t", 0), "somebody was faster")
+
+    part.topics.set_states = deleted
+    assert await part.topics.prefer([partition]) == {
+        partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    }
 
 
 @pytest.mark.parametrize("is_done", [True, False])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lapse.broker.logs.disk import DiskThreads
-from lapse.broker.replicas.cleaned import Cleaned
+from lapse.broker.replicas.cleaned import Cleaned, copy_of
 from lapse.log.facts import CleanedTo, ReplicaFacts
 from lapse.log.others import read_others
 from lapse.metadata.absence import left_out
@@ -125,6 +125,22 @@ def test_a_word_is_not_gone_by_before_all_are_known_who_were_waited_for_when_it_
     one.cleaned.set_copies({three.log.partition: three})
     one.cleaned.tell()
     assert one.known == (ReplicaFacts(2, (CleanedTo(3, NOW),), 0), ReplicaFacts(3, (), 0))
+
+
+def test_a_log_knows_who_may_have_files_and_is_waited_for_by_nobody(
+    brokers: tuple[Broker, Broker],
+) -> None:
+    one, _ = brokers
+    left = left_out(replace(one.copy.state, replicas=(1, 2, 3)), 3, NOW)
+    state = replace(left, left_at=(5, 4))
+    copy = copy_of(one.copy.topic, state, one.copy.log, 1)
+    assert (copy.others, copy.elsewhere) == ((2,), (3, 4, 5))
+    assert copy_of(one.copy.topic, state, one.copy.log, 3).elsewhere == (4, 5)
+    one.cleaned.set_copies({copy.log.partition: copy})
+    assert read_others(copy.log.dir).elsewhere == (3, 4, 5)
+    gone = replace(copy, elsewhere=())
+    one.cleaned.set_copies({copy.log.partition: gone})
+    assert read_others(copy.log.dir).elsewhere == ()
 
 
 def set_state(broker: Broker, state: PartitionState) -> None:
