@@ -16,6 +16,7 @@ import pytest
 
 from lapse.broker.access.authentication import Entrance
 from lapse.broker.access.listeners import Address
+from lapse.broker.limits.log_lines import OF_KIND_MAX
 from lapse.broker.net import connection, server
 from lapse.broker.net.server import ListenError, bind
 from lapse.broker.node import Node
@@ -165,6 +166,22 @@ async def test_what_is_no_handshake_ends_alone(
     writer.close()
     (line,) = [record.getMessage() for record in caplog.records]
     assert "failed at CERTS" in line
+
+
+async def test_failed_handshakes_do_not_fill_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    count = OF_KIND_MAX + 3
+    settings = {**CERTS, "connection.failed.authentication.delay.ms": "0"}
+    async with running_node(tmp_path, settings) as node:
+        for _ in range(count):
+            reader, writer = await no_handshake(address_of(node, "CERTS"))
+            assert await ended(reader)
+            writer.close()
+        await until(lambda: of_certs(node).failures.counts.failures == count)
+    failed = [r for r in caplog.records if "failed at CERTS" in r.getMessage()]
+    assert len(failed) == OF_KIND_MAX
 
 
 async def test_a_handshake_that_never_comes_is_given_up(
