@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from lapse.testing.ports import own_port
 from tests.spark import processes
 
 MARK = "LAPSE_CHAOS_RUN"
@@ -49,7 +50,7 @@ class House:
         environment: Mapping[str, str], *options: str,
     ) -> None:  # fmt: skip
         self.data, self.log_path = data, log_path
-        self.kafka = self.http = ""
+        self.kafka, self.http = (f"127.0.0.1:{own_port()}" for _ in range(2))
         self._mark = secrets.token_hex(8)
         self._words = [*(w for pair in settings.items() for w in ("-c", "=".join(pair))), *options]
         self._environment = {**os.environ, **environment, MARK: self._mark}
@@ -58,7 +59,7 @@ class House:
 
     def start(self) -> None:
         """Until it serves. Raises NotUp."""
-        kafka, http = (place.rpartition(":")[2] or "0" for place in (self.kafka, self.http))
+        kafka, http = (place.rpartition(":")[2] for place in (self.kafka, self.http))
         command = [
             sys.executable, "-m", "lapse.cli.main", "up", "--data", str(self.data),
             "--port", kafka, "--http-port", http, *self._words,

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from lapse.testing.broker_process import BrokerProcess
+from lapse.testing.ports import own_port
 from tests.compat import java_suite
-from tests.oracle.kafka import RealKafka, free_port
+from tests.oracle.kafka import RealKafka
 
 STOP_SECONDS_MAX = 60
 DEAD_SECONDS_MAX = 60
@@ -100,7 +101,7 @@ def test_log_compaction_tester(compaction: java_suite.Running) -> None:
 
 
 def test_no_suite_passes_without_a_broker() -> None:
-    dead = f"127.0.0.1:{free_port()}"
+    dead = f"127.0.0.1:{own_port()}"
     for run in [java_suite.Running(suite, dead) for suite in java_suite.SUITES]:
         code, printed, _ = run.output(DEAD_SECONDS_MAX)
         assert code != 0

@@ -21,8 +21,9 @@ import pytest
 from lapse.records.batch import scan_batches
 from lapse.records.layout import Codec
 from lapse.testing.broker_process import BrokerProcess
+from lapse.testing.ports import own_port
 from tests.compat.java_suite import judge
-from tests.oracle.kafka import RealKafka, free_port
+from tests.oracle.kafka import RealKafka
 
 HERE = Path(__file__).parent
 BASELINE = bool(os.environ.get("LAPSE_BASELINE"))
@@ -149,7 +150,7 @@ def test_kcat(peer: Peer) -> None:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_dead_port_fails_every_check(client: str) -> None:
     build(client)
-    done = run(client, f"127.0.0.1:{free_port()}", DEAD_SECONDS_MAX)
+    done = run(client, f"127.0.0.1:{own_port()}", DEAD_SECONDS_MAX)
     assert done.returncode == 1, done.stdout + done.stderr
     judged = judge(done.stdout, allowed(client))
     assert judged.passed == frozenset()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import functools
-import socket
 import subprocess
 import time
 import uuid
@@ -18,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from lapse.testing.ports import own_port
 
 SCRIPT = Path(__file__).parent / "oracle.sh"
 BUILD_SECONDS_MAX = 600
@@ -82,14 +83,6 @@ def run_tool(
     )
 
 
-def free_port() -> int:
-    """A port nobody listens on at this moment."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
-
-
 class RealKafka:
     """One node (KRaft, broker and controller) over `directory`, formatted and started on entry.
 
@@ -107,8 +100,8 @@ class RealKafka:
     ) -> None:
         self.directory = directory
         self.log_dir = directory / "data"
-        self.bootstrap = f"127.0.0.1:{free_port()}"
-        self._controller = f"127.0.0.1:{free_port()}"
+        self.bootstrap = f"127.0.0.1:{own_port()}"
+        self._controller = f"127.0.0.1:{own_port()}"
         self._settings = dict(settings or {})
         self._flags = flags
         self._output = directory / "broker.out"

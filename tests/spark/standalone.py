@@ -19,7 +19,7 @@ from typing import IO
 import pyspark
 
 from lapse.spark.session.java import find_java
-from tests.oracle.kafka import free_port
+from lapse.testing.ports import own_port
 from tests.spark.conftest import QUICK_JAVA
 
 CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
@@ -56,7 +56,7 @@ def standalone(
     folder: Path, *hosts: str, cores: int = 2, environment: Mapping[str, str] | None = None
 ) -> Iterator[Standalone]:
     """A worker at each host, or one at 127.0.0.1, with so many cores; closed if nothing is said."""
-    port = str(free_port())
+    port = str(own_port())
     environment = environment or spark_defaults(
         folder / "conf", authenticate="true", authenticate__secret=secrets.token_hex(16),
         network__crypto__enabled="true",

@@ -1,4 +1,4 @@
-"""A broker in a separate process, for tests: free ports, waits until ready, dies on demand.
+"""A broker in a separate process, for tests: ports of its own, waits until ready, dies on demand.
 
     with BrokerProcess(tmp_path / "data") as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
@@ -22,6 +22,7 @@ from typing import Self
 from lapse.base.errors import LapseError
 from lapse.base.fs import RealFs
 from lapse.base.properties import properties_text
+from lapse.testing.ports import own_port
 
 START_SECONDS_MAX = 60
 STOP_SECONDS_MAX = 30
@@ -52,6 +53,7 @@ class BrokerProcess:
         self.bootstrap = ""
         self.http = ""
         self.listeners: dict[str, str] = {}
+        self._port, self._http_port = own_port(), own_port()
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -78,14 +80,14 @@ class BrokerProcess:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def start(self) -> Self:
-        """Start it, on free ports the first time and on the same ones after."""
+        """Start it, on ports that stay its own while it is down."""
         assert self._process is None, "already running"
         fs = RealFs()
         fs.make_dir(self.data)
         settings = {
             "log.dirs": str(self.data),
-            "listeners": f"PLAINTEXT://{self.bootstrap or '127.0.0.1:0'}",
-            "lapse.http.port": self.http.rpartition(":")[2] or "0",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "lapse.http.port": str(self._http_port),
             **self.settings,
         }
         fs.write_file(self.config_path, properties_text(settings))

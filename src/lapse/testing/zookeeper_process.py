@@ -14,13 +14,14 @@ from typing import Self
 from lapse.base.clock import SystemClock
 from lapse.base.errors import LapseError
 from lapse.base.fs import RealFs
-from lapse.cli.zookeeper_server import ZooKeeperServer, free_port
+from lapse.cli.zookeeper_server import ZooKeeperServer
+from lapse.testing.ports import own_port
 
 START_SECONDS_MAX = 60
 
 
 class ZooKeeperProcess:
-    """One server on a free port of the loopback address.
+    """One server on a port of its own of the loopback address.
 
     Attributes:
         connect: for `zookeeper.connect`.
@@ -29,7 +30,7 @@ class ZooKeeperProcess:
     def __init__(self, data: Path) -> None:
         self.data = data
         self._clock = SystemClock()
-        self._server = ZooKeeperServer(data, free_port())
+        self._server = ZooKeeperServer(data, own_port())
         self.connect = self._server.connect
         self._process: subprocess.Popen[bytes] | None = None
 

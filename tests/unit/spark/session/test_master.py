@@ -8,7 +8,7 @@ import pytest
 
 from lapse.base.errors import ConfigError
 from lapse.spark.session.master import NoMaster, check_master
-from tests.oracle.kafka import free_port
+from lapse.testing.ports import own_port
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_master_of_sparks_own_has_an_address(address: str) -> None:
 
 
 def test_one_that_answers_is_enough() -> None:
-    nobody = free_port()
+    nobody = own_port()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         check_master(f"spark://127.0.0.1:{nobody},127.0.0.1:{port}")
