@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 
 from tests import covered, time_limits  # isort: skip  (covered before anything of Lapse)
+from lapse.testing.warm import warm
 from tests.oracle import kafka
 from tests.oracle.oracle import Oracle, unpack, unpack_cases
 
@@ -98,6 +99,13 @@ def slow_tests() -> list[str]:
     """What `make check` leaves to `make test`."""
     lines = (TESTS / "slow.txt").read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm() -> Iterator[None]:
+    """Brokers start at once; that they start from nothing, too, compat/test_up sees."""
+    with warm():
+        yield
 
 
 @cache

@@ -8,12 +8,10 @@ The same directory may be started again; `kill` is what a power cut does to a pr
 
 from __future__ import annotations
 
-import os
 import re
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import Self
 from lapse.base.errors import LapseError
 from lapse.base.fs import RealFs
 from lapse.base.properties import properties_text
+from lapse.testing import warm
 from lapse.testing.ports import own_port
 
 START_SECONDS_MAX = 60
@@ -54,7 +53,7 @@ class BrokerProcess:
         self.http = ""
         self.listeners: dict[str, str] = {}
         self._port, self._http_port = own_port(), own_port()
-        self._process: subprocess.Popen[str] | None = None
+        self._process: warm.Process | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -92,14 +91,7 @@ class BrokerProcess:
         }
         fs.write_file(self.config_path, properties_text(settings))
         with closing(fs.open_append(self.log_path)) as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "lapse.cli.main", "broker", str(self.config_path)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log.fileno(),
-                text=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
+            self._process = warm.start(["broker", str(self.config_path)], log.fileno())
         try:
             self._wait_until_ready(self._process)
         except BaseException:
@@ -107,7 +99,7 @@ class BrokerProcess:
             raise
         return self
 
-    def _wait_until_ready(self, process: subprocess.Popen[str]) -> None:
+    def _wait_until_ready(self, process: warm.Process) -> None:
         assert process.stdout is not None
         waiting = select.poll()  # not `select`, which knows no descriptor above 1023
         waiting.register(process.stdout, select.POLLIN | select.POLLHUP)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from lapse.records.batch import records_of, scan_batches
+from lapse.testing import warm
 from tests.support.broker.cluster import Brokers
 
 AT_ONCE = {
@@ -23,13 +24,14 @@ BROKER = {"log.cleaner.backoff.ms": "200", "lapse.housekeeping.interval.ms": "20
 def cleaning(brokers: Brokers) -> Iterator[None]:
     """A lifecycle service beside each broker; each waits for its broker while that is away."""
     with ExitStack() as stack:
+        silent = stack.enter_context(Path(os.devnull).open("wb"))
         for one in brokers.processes.values():
-            command = [
-                sys.executable, "-m", "lapse.cli.main", "lifecycle", str(one.config_path),
-                "--engine", "inline",
-            ]  # fmt: skip
-            service = stack.enter_context(subprocess.Popen(command, stderr=subprocess.DEVNULL))
-            stack.callback(service.terminate)
+            command = ["lifecycle", str(one.config_path), "--engine", "inline"]
+            service = warm.start(command, silent.fileno())
+            assert service.stdout is not None
+            stack.enter_context(service.stdout)
+            stack.callback(service.wait)
+            stack.callback(service.send_signal, signal.SIGTERM)
         yield
 
 
