@@ -1,7 +1,8 @@
-"""Any of three brokers is killed, stopped or frozen, again and again, under a load that is checked.
+"""Any of three brokers is killed, stopped, frozen or cut off, under a load that is checked.
 
 The load is that of stock clients. One that was frozen for longer than its session wakes up, and
-believes for a moment that it leads.
+believes for a moment that it leads; one that hears neither brokers nor ZooKeeper believes it for
+longer, and clients reach it all the while.
 
 Nothing that was acknowledged is lost, doubled or out of order; transactions are whole or absent; at
 the end all replicas hold the same bytes, of a topic, too, whose replicas move meanwhile. Beside
@@ -17,7 +18,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +37,8 @@ from tests.support.broker.cluster import (
     running,
     same_bytes,
 )
+from tests.support.broker.network import Network
+from tests.support.metadata.line import Line
 
 PARTITIONS = 3
 VALUES_AT_ONCE = 20
@@ -185,7 +188,14 @@ def test_nothing_is_lost_or_doubled(
     tmp_path: Path, shared: ZooKeeperProcess, seed: int, scaled: Callable[[int], int]
 ) -> None:
     draw = random.Random(seed)
-    with running(tmp_path, shared, BROKER) as brokers, cleaning(brokers):
+    with ExitStack() as stack:
+        network = stack.enter_context(Network())
+        lines = {n: Line(shared.connect) for n in network.brokers}
+        for line in lines.values():
+            stack.callback(line.close)
+        own = {n: network.settings(n) for n in network.brokers}
+        brokers = stack.enter_context(running(tmp_path, shared, BROKER, lines, own))
+        stack.enter_context(cleaning(brokers))
         brokers.create("deleted", **AT_ONCE, min_insync_replicas="2")
         brokers.create("plain", PARTITIONS, min_insync_replicas="2")
         brokers.create("tx", PARTITIONS, min_insync_replicas="2")
@@ -200,13 +210,16 @@ def test_nothing_is_lost_or_doubled(
         ]
         for thread in threads:
             thread.start()
-        story = []
+        story: list[tuple[str, int]] = []
         for _ in range(scaled(80)):
             victim = draw.choice(list(brokers.processes))
             before = sum(map(len, loads["plain"].acknowledged.values()))
-            story.append(victim)
-            how = draw.choice((hurt, hurt, stopped, frozen))
-            back = how(brokers.processes[victim])
+            how = draw.choice((hurt, hurt, stopped, frozen, cut_off))
+            story.append((how.__name__, victim))
+            if how is cut_off:
+                back = cut_off(network, lines[victim], victim, is_lost=draw.random() < 0.5)
+            else:
+                back = how(brokers.processes[victim])
             other, target = others_of(victim, draw), draw.sample([1, 2, 3], 2)
             with suppress(LapseError):  # nobody may be the controller just now
                 reassign(brokers, "moved", draw.randrange(PARTITIONS), *target, by=other)
@@ -252,6 +265,17 @@ def stopped(broker: BrokerProcess) -> Callable[[], object]:
 def frozen(broker: BrokerProcess) -> Callable[[], object]:
     os.kill(broker.pid, signal.SIGSTOP)
     return lambda: os.kill(broker.pid, signal.SIGCONT)
+
+
+def cut_off(network: Network, line: Line, n: int, *, is_lost: bool) -> Callable[[], object]:
+    network.isolate(n)
+    line.hold()
+
+    def back() -> None:
+        network.let_go(is_lost=is_lost)
+        line.cut() if is_lost else line.let_go()
+
+    return back
 
 
 # --- what must be true ----------------------------------------------------------------------------

@@ -369,6 +369,7 @@ class BrokerConfig:
     replica_lag_time_max_ms: int
     replica_absence_max_ms: int
     replica_fetch_wait_max_ms: int
+    replica_socket_timeout_ms: int
     replica_fetch_max_bytes: int
     replica_fetch_response_max_bytes: int
     leader_replication_throttled_rate: int

@@ -40,6 +40,9 @@ REPLICATION_SETTINGS: tuple[Setting, ...] = (
     Setting("replica.fetch.wait.max.ms", whole(0, INT_MAX), "500",
             "How long a leader holds a follower's fetch for which it has nothing; never longer "
             "than half of replica.lag.time.max.ms."),
+    Setting("replica.socket.timeout.ms", whole(1, INT_MAX), "30000",
+            "How long a follower waits for its leader's answer, beyond what the leader may hold "
+            "it; then it connects anew."),
     Setting("replica.fetch.max.bytes", whole(0, INT_MAX), str(1 << 20),
             "How much of one partition a follower fetches at once; a larger batch comes whole."),
     Setting("replica.fetch.response.max.bytes", whole(0, INT_MAX), str(10 << 20),

@@ -294,6 +294,7 @@ BROKER = {
     "leader.imbalance.check.interval.seconds": (300, "0", "1", 1),
     "replica.lag.time.max.ms": (30_000, "0", "1", 1),
     "replica.fetch.wait.max.ms": (500, "-1", "0", 0),
+    "replica.socket.timeout.ms": (30_000, "0", "1", 1),
     "replica.fetch.max.bytes": (1 << 20, "-1", "0", 0),
     "replica.fetch.response.max.bytes": (10 << 20, "-1", "0", 0),
     "leader.replication.throttled.rate": (LONG_MAX, "-1", "0", 0),

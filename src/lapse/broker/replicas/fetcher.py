@@ -48,7 +48,6 @@ logger = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 0.5  # after an error; as replica.fetch.backoff.ms, but sooner
 REFUSED_SECONDS = 10.0  # or it would use up the attempts of all that log in as it does
-SLACK_SECONDS = 30.0
 _SESSION_IS_OVER = frozenset({
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
@@ -98,6 +97,7 @@ class Fetcher:
         self._session = FollowerSession()
         # Or a follower for which there is nothing would seem to lag.
         self._wait_ms = min(config.replica_fetch_wait_max_ms, config.replica_lag_time_max_ms // 2)
+        self._patience_seconds = (self._wait_ms + config.replica_socket_timeout_ms) / 1000
         self._said: dict[TopicPartition, str] = {}
         self._trouble = ""
         self._changed = asyncio.Event()
@@ -171,9 +171,8 @@ class Fetcher:
             return
         if self._connection is None or self._connection.is_lost:
             self._connection = await self._peers.connect(self._leader)
-        seconds = self._wait_ms / 1000 + SLACK_SECONDS
         answer = await self._connection.request(
-            self._request(begun), FetchResponse, timeout_seconds=seconds
+            self._request(begun), FetchResponse, timeout_seconds=self._patience_seconds
         )
         if answer.error_code in _SESSION_IS_OVER:
             self._session.begin_anew()
@@ -308,7 +307,9 @@ class Fetcher:
             replica_id=self._config.node_id,
             topics=(ListOffsetsTopic(name=tp.topic, partitions=(asked,)),),
         )
-        answer = await self._connection.request(request, ListOffsetsResponse)
+        answer = await self._connection.request(
+            request, ListOffsetsResponse, timeout_seconds=self._patience_seconds
+        )
         [topic] = answer.topics
         [found] = topic.partitions
         if found.error_code:
