@@ -1,17 +1,23 @@
-"""A broker is back with an empty disk: what the others have is not cut to nothing after it."""
+"""One broker's disk is empty, or full: what the others have stays, and goes on."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
 from confluent_kafka import ElectionType, KafkaError, TopicPartition
 
+from lapse.base.errors import ErrorCode
 from lapse.testing.zookeeper_process import ZooKeeperProcess
+from tests.chaos.interpose import Interposer, compiler
+from tests.compat.test_cluster_of_three import produce_at
 from tests.support.broker.cluster import Brokers, consumed, produced, running, same_bytes
 
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="interposing needs a C compiler")
 Tool = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -111,3 +117,56 @@ def test_an_empty_disk_where_another_one_is_in_sync_is_filled_again(
         brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
         same_bytes(brokers, "t-0")
         assert consumed(brokers, "t") == values
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Interposer]:
+    """Where broker 1 has its data, which can be full."""
+    (tmp_path / "interposer").mkdir()
+    with Interposer(tmp_path / "interposer", tmp_path / "broker-1", 1) as one:
+        yield one
+
+
+@needs_compiler
+def test_a_leader_whose_disk_is_full_leads_no_more(
+    tmp_path: Path, shared: ZooKeeperProcess, disk: Interposer
+) -> None:
+    with running(tmp_path, shared, environments={1: disk.environment}) as brokers:
+        brokers.create_at("t", 1, 2, 3)
+        brokers.create_at("alone", 1)
+        assert produced(brokers, "t", range(100)) == list(range(100))
+        assert produced(brokers, "alone", range(10)) == list(range(10))
+        disk.fill_disk()
+        assert produced(brokers, "t", range(100, 200)) == list(range(100, 200))
+        assert brokers.leader("t") in {2, 3}
+        assert "takes no writes (" in brokers.processes[1].log()
+        at = brokers.processes[1].bootstrap
+        refused = asyncio.run(produce_at(at, "alone", b"10", acks=1))
+        assert refused is ErrorCode.KAFKA_STORAGE_ERROR
+        assert brokers.leader("alone") == 1  # nobody else has it
+        disk.mend_disk()
+        brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
+        same_bytes(brokers, "t-0")
+        assert consumed(brokers, "t") == list(range(200))
+        assert produced(brokers, "alone", range(10, 20)) == list(range(10, 20))
+        assert consumed(brokers, "alone") == list(range(20))
+
+
+@needs_compiler
+def test_a_follower_whose_disk_is_full_is_waited_for_no_longer(
+    tmp_path: Path, shared: ZooKeeperProcess, disk: Interposer
+) -> None:
+    soon = {"replica.lag.time.max.ms": "2000"}
+    with running(tmp_path, shared, soon, environments={1: disk.environment}) as brokers:
+        brokers.create_at("t", 2, 1, 3)
+        assert produced(brokers, "t", range(100)) == list(range(100))
+        disk.fill_disk()
+        assert produced(brokers, "t", range(100, 200)) == list(range(100, 200))
+        brokers.until(
+            lambda: set(brokers.topic("t").partitions[0].isrs) == {2, 3}, "it is not in sync"
+        )
+        assert produced(brokers, "t", range(200, 300)) == list(range(200, 300))
+        disk.mend_disk()
+        brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
+        same_bytes(brokers, "t-0")
+        assert consumed(brokers, "t") == list(range(300))

@@ -35,7 +35,7 @@ class BrokerFailed(LapseError):
 
 
 class BrokerProcess:
-    """`lapse broker` over a data directory.
+    """`lapse broker` over a data directory; `environment` is added to this process's own.
 
     Attributes:
         bootstrap: host and port for clients, once started.
@@ -44,8 +44,14 @@ class BrokerProcess:
         log_path: what the process wrote to its log (standard error).
     """
 
-    def __init__(self, data: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        settings: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.data = data
+        self.environment = dict(environment or {})
         self.settings = dict(settings or {})
         self.log_path = data.with_name(data.name + ".broker.log")
         self.config_path = data.with_name(data.name + ".properties")
@@ -91,7 +97,9 @@ class BrokerProcess:
         }
         fs.write_file(self.config_path, properties_text(settings))
         with closing(fs.open_append(self.log_path)) as log:
-            self._process = warm.start(["broker", str(self.config_path)], log.fileno())
+            self._process = warm.start(
+                ["broker", str(self.config_path)], log.fileno(), self.environment
+            )
         try:
             self._wait_until_ready(self._process)
         except BaseException:

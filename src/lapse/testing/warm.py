@@ -57,9 +57,12 @@ class Process(Protocol):
     def kill(self) -> None: ...
 
 
-def start(arguments: Sequence[str], stderr: int) -> Process:
-    """A command of `lapse`, whose output is piped; `stderr` is an open file."""
-    environment = _environment()
+def start(arguments: Sequence[str], stderr: int, added: Mapping[str, str] | None = None) -> Process:
+    """A command of `lapse`, whose output is piped.
+
+    `stderr` is an open file; `added` goes into its environment.
+    """
+    environment = {**_environment(), **(added or {})}
     if _running and _running[-1].environment == environment:
         return _running[-1].start(arguments, stderr)
     return subprocess.Popen(

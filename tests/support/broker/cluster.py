@@ -52,11 +52,13 @@ class Brokers:
         connects: Mapping[int, str],
         stack: ExitStack,
         more: Mapping[int, Settings],
+        environments: Mapping[int, Mapping[str, str]],
     ) -> None:
         self.processes = {
             n: BrokerProcess(
                 path / f"broker-{n}",
                 {"zookeeper.connect": connect, "node.id": str(n), **SETTINGS, **more[n]},
+                environments.get(n),
             )
             for n, connect in connects.items()
         }
@@ -168,16 +170,18 @@ def running(
     more: Mapping[str, str] | None = None,
     lines: Mapping[int, Line] | None = None,
     own: Mapping[int, Settings] | None = None,
+    environments: Mapping[int, Mapping[str, str]] | None = None,
 ) -> Iterator[Brokers]:
     """Three of them, on a path of their own; their logs have no error of ours at the end.
 
-    `lines`: by which ways some reach the ensemble. `own`: settings of one broker alone.
+    `lines`: by which ways some reach the ensemble. `own` and `environments`: settings, and
+    variables, of one broker alone.
     """
     place, known = f"/three/{next(_numbers)}", lines or {}
     connects = {n: known.get(n, shared).connect + place for n in (1, 2, 3)}
     with ExitStack() as stack:
         settings = {n: {**(more or {}), **(own or {}).get(n, {})} for n in connects}
-        brokers = Brokers(path, connects, stack, settings)
+        brokers = Brokers(path, connects, stack, settings, environments or {})
         brokers.until(
             lambda: all(len(seen.brokers) == len(connects) for seen in brokers.seen()),
             "all brokers, as each sees them,",

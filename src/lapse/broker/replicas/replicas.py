@@ -435,11 +435,24 @@ class Replicas:
         """Have another broker lead what this one leads and cannot serve: its log is offline."""
         for tp, state in states.items():
             if state.leader == self._me and tp in self._around.partitions.offline:
-                after = resigned(state, self._me, lost_nothing=False)
-                if after is not None and after.isr != state.isr:
-                    logger.warning("%s is offline: another broker is to lead it", tp)
-                    topic_id = image.topics[tp.topic].topic_id
-                    self._begin(self._store_soon(StateChange(topic_id, tp.partition, after)))
+                self._give_up(tp, image.topics[tp.topic], state, "is offline")
+
+    def _give_up_refusing(self) -> None:
+        """The same where its log takes no writes, as on a full disk, and that of another would."""
+        for tp, leading in self._leading.items():
+            refusal = leading.log.refusal
+            if refusal is not None and not leading.unsure and leading.replicas.asked is None:
+                why = f"takes no writes ({refusal.why})"
+                leading.unsure = self._give_up(tp, leading.topic, leading.state, why)
+
+    def _give_up(self, tp: TopicPartition, topic: Topic, state: PartitionState, why: str) -> bool:
+        """Whether another broker can lead it; it leaves the in-sync replicas then."""
+        after = resigned(state, self._me, lost_nothing=False)
+        if after is None or after.isr == state.isr:
+            return False
+        logger.warning("%s %s: another broker is to lead it", tp, why)
+        self._begin(self._store_soon(StateChange(topic.topic_id, tp.partition, after)))
+        return True
 
     def _newest(self, topic: Topic, number: int, state: PartitionState) -> PartitionState:
         """A state, or what this broker has stored as its leader since the image was read."""
@@ -539,13 +552,14 @@ class Replicas:
     # --- time and the end -----------------------------------------------------------------------
 
     async def _look_for_ever(self) -> None:
-        """Who lags leaves the in-sync replicas."""
+        """Who lags leaves the in-sync replicas, and who can write no more does not lead."""
         lag_s = self._around.config.replica_lag_time_max_ms / 1000
         while True:
             await asyncio.sleep(min(lag_s / LOOKS_PER_LAG, LOOK_SECONDS_MAX))
             try:
                 for leading in list(self._leading.values()):
                     self._consider_isr(leading)
+                self._give_up_refusing()
             except Exception:
                 logger.exception("followers that lag could not be looked for")
 
