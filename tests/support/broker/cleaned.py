@@ -27,7 +27,7 @@ def cleaning(brokers: Brokers) -> Iterator[None]:
         silent = stack.enter_context(Path(os.devnull).open("wb"))
         for one in brokers.processes.values():
             command = ["lifecycle", str(one.config_path), "--engine", "inline"]
-            service = warm.start(command, silent.fileno())
+            service = warm.start(command, silent.fileno(), one.environment)
             assert service.stdout is not None
             stack.enter_context(service.stdout)
             stack.callback(service.wait)

@@ -87,12 +87,12 @@ class Brokers:
         return int(self.topic(name).partitions[partition].leader)
 
     def create(self, name: str, partitions: int = 1, replicas: int = 3, **config: str) -> None:
-        settings = {key.replace("_", "."): value for key, value in config.items()}
-        self._create(NewTopic(name, partitions, replicas, config=settings))
+        self._create(NewTopic(name, partitions, replicas, config=_settings(config)))
 
-    def create_at(self, name: str, *brokers: int) -> None:
+    def create_at(self, name: str, *brokers: int, **config: str) -> None:
         """With one partition, on these brokers; the first one leads it."""
-        self._create(NewTopic(name, 1, replica_assignment=[list(brokers)]))
+        assignment = [list(brokers)]
+        self._create(NewTopic(name, 1, replica_assignment=assignment, config=_settings(config)))
 
     def _create(self, new: NewTopic) -> None:
         name, admin = new.topic, self.admin()
@@ -134,6 +134,10 @@ class Brokers:
     def in_sync(self, name: str) -> bool:
         found = self.topic(name).partitions.values()
         return all(len(p.isrs) == len(p.replicas) for p in found)
+
+
+def _settings(words: Mapping[str, str]) -> dict[str, str]:
+    return {key.replace("_", "."): value for key, value in words.items()}
 
 
 def reassign(brokers: Brokers, topic: str, number: int, *target: int, by: int) -> int:
