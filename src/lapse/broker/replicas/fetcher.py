@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
+from lapse.base.times import after_ms
 from lapse.broker.limits.replication_quotas import ReplicationQuota
 from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.partitions import Partitions
@@ -97,7 +98,7 @@ class Fetcher:
         self._session = FollowerSession()
         # Or a follower for which there is nothing would seem to lag.
         self._wait_ms = min(config.replica_fetch_wait_max_ms, config.replica_lag_time_max_ms // 2)
-        self._patience_seconds = (self._wait_ms + config.replica_socket_timeout_ms) / 1000
+        self._patience_seconds = after_ms(self._wait_ms, config.replica_socket_timeout_ms) / 1000
         self._said: dict[TopicPartition, str] = {}
         self._trouble = ""
         self._changed = asyncio.Event()
