@@ -24,7 +24,7 @@ from typing import Protocol
 from lapse.base.clock import Clock
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
-from lapse.base.ids import TopicPartition, random_id
+from lapse.base.ids import TopicPartition, format_topic_id, random_id
 from lapse.broker.logs.members import Members, brokers_of
 from lapse.lifecycle.status.conditions import NO_METADATA, Condition
 from lapse.metadata.absence import Moment, noted
@@ -65,6 +65,10 @@ class Logs(Protocol):
     def directory_ids(self) -> frozenset[str]: ...
 
     def has(self, partition: TopicPartition, topic_id: uuid.UUID) -> bool: ...
+
+    def wanted_anew(self) -> Mapping[TopicPartition, str]: ...
+
+    def remove_wanted_anew(self, partition: TopicPartition) -> None: ...
 
 
 class Cluster:
@@ -151,13 +155,33 @@ class Cluster:
                 "none of the others is lost, or is back once they are", ", ".join(sorted(missing)),
             )  # fmt: skip
 
+        me, wanted = self._config.node_id, logs.wanted_anew()
+
         def has_log(topic: TopicRecord, number: int) -> bool:
-            doubted = missing or self._config.node_id in topic.states[number].lost
-            return not doubted or logs.has(TopicPartition(topic.name, number), topic.topic_id)
+            state, tp = topic.states[number], TopicPartition(topic.name, number)
+            if _is_wanted(wanted, topic, number) and set(state.isr) != {me}:
+                return False
+            doubted = missing or me in state.lost
+            return not doubted or logs.has(tp, topic.topic_id)
 
         self.store.resign(lost_nothing=logs.were_closed, has_log=has_log)
+        if wanted:
+            self._let_go(logs, wanted)
         self._read_members()
         return self.store
+
+    def _let_go(self, logs: Logs, wanted: Mapping[TopicPartition, str]) -> None:
+        """Remove logs that are to be fetched anew, where others are in sync and this one is not."""
+        for topic in self.store.topics():
+            for number, state in enumerate(topic.states):
+                if not _is_wanted(wanted, topic, number):
+                    continue
+                tp = TopicPartition(topic.name, number)
+                if self._config.node_id in state.isr:
+                    logger.error("%s: is not fetched anew: no other replica is in sync", tp)
+                else:
+                    logger.warning("%s: is removed, and fetched anew, as was asked for", tp)
+                    logs.remove_wanted_anew(tp)
 
     def _read_members(self) -> None:
         self._members.brokers = self._joining.brokers()
@@ -341,3 +365,9 @@ def _set_in(loop: asyncio.AbstractEventLoop, *events: asyncio.Event) -> None:
     """From another thread."""
     for event in events:
         loop.call_soon_threadsafe(event.set)
+
+
+def _is_wanted(wanted: Mapping[TopicPartition, str], topic: TopicRecord, number: int) -> bool:
+    """Whether it is of this topic, and not of an earlier one of that name."""
+    topic_id = wanted.get(TopicPartition(topic.name, number))
+    return topic_id is not None and topic_id in {"", format_topic_id(topic.topic_id)}

@@ -12,6 +12,11 @@ it does not serve it as if the records had never been. Each choice lets it open 
   --cut           damaged bytes, zeros for one, in the last segment: cut off there
   --let-go        a place in a sealed segment that does not read, and holds rounds back: the
                   segment is rewritten with all that reads
+  --fetch-anew    a log that other brokers have, too: the broker removes what it has of it, and
+                  fetches it from them, when it starts and another one is in sync
+
+What other brokers have is fetched from them: a hole would be theirs, too, once this broker leads.
+Where none of them has what is missing either, --alone offers the other choices.
 
 No offset is given twice, and bytes that are cut off or let go are kept for a week below the
 partition's .lapse, up to 256 MiB of each. The directory must not be served meanwhile.
@@ -25,12 +30,12 @@ import argparse
 import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from lapse.base.clock import SystemClock
 from lapse.base.config import topic_config
 from lapse.base.errors import LapseError
 from lapse.base.fs import RealFs
+from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import show_table
 from lapse.log.directory import LogDirectory
@@ -43,6 +48,7 @@ _HELP = {
     Choice.ACCEPT_EMPTY: "let partitions whose folder is gone begin empty, where they had ended",
     Choice.CUT: "cut the last segment off where its bytes are damaged",
     Choice.LET_GO: "rewrite sealed segments without what does not read",
+    Choice.FETCH_ANEW: "let the broker fetch logs from others that have them, when it starts",
 }
 
 EXAMPLES = """\
@@ -64,6 +70,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{choice}", action="store_true", help=text)
     parser.add_argument(
         "--read", action="store_true", help="read all segments, not only what is known to be bad"
+    )
+    parser.add_argument(
+        "--alone", action="store_true", help="no other broker has what is missing, either"
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="say what the choices would do; change nothing"
@@ -97,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = [options.partition(name) for name in args.partition]
     chosen = {choice for choice in Choice if getattr(args, choice.replace("-", "_"))}
     if not chosen or args.dry_run:
-        lines = [_line(found, chosen) for found in look(args.logdir, wanted, reads_all=args.read)]
+        lines = [_line(found, chosen) for found in _found(args, wanted)]
     else:
         lines = _repaired(args, wanted, chosen)
     columns = {
@@ -116,23 +125,34 @@ def run(args: argparse.Namespace) -> int:
     return _FINDING if left else _DONE
 
 
+def _found(args: argparse.Namespace, wanted: list[TopicPartition]) -> list[Finding]:
+    found = look(args.logdir, wanted, reads_all=args.read)
+    if args.alone:
+        found = [one if one.alone is None else replace(one, choice=one.alone) for one in found]
+    return found
+
+
 def _line(found: Finding, chosen: set[Choice]) -> RepairLine:
     made = RepairLine(
         str(found.partition), found.first_offset, found.end_offset, found.why, found.is_offline,
         found.choice.value,
     )  # fmt: skip
+    if found.is_decided and found.choice is Choice.FETCH_ANEW:
+        return replace(made, outcome="is fetched anew when the broker starts")
     if found.choice in chosen:
         return replace(made, error=f"would be settled by --{found.choice}")
     return made
 
 
-def _repaired(args: argparse.Namespace, wanted: list[Any], chosen: set[Choice]) -> list[RepairLine]:
+def _repaired(
+    args: argparse.Namespace, wanted: list[TopicPartition], chosen: set[Choice]
+) -> list[RepairLine]:
     """Under the directory's lock; what is wrong with one log keeps none of the others.
 
     Found again once the directory is owned: what a person saw may have changed.
     """
     fs, clock = RealFs(), SystemClock()
-    found = look(args.logdir, wanted, reads_all=args.read)
+    found = _found(args, wanted)
     lines = []
     with contextlib.closing(LogDirectory.open(args.logdir, LogEnv(fs, clock))) as directory:
         for one in found:

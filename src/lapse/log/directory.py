@@ -30,6 +30,8 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import structs
+
 from lapse.base.config import DAY_MS, TopicConfig
 from lapse.base.errors import (
     CorruptData,
@@ -296,8 +298,22 @@ class LogDirectory:
         with self._checkpointing:
             self._write_roster()
 
+    def want_anew(self, partition: TopicPartition, *, wanted: bool = True) -> None:
+        """Note durably that it is to be fetched from other brokers. Raises StorageError."""
+        with self._checkpointing:
+            known = self._expected.get(partition, Expected())
+            self._expected[partition] = structs.replace(known, fetch_anew=wanted)
+            self._write_roster()
+
+    def wanted_anew(self) -> Mapping[TopicPartition, Expected]:
+        """The partitions of which that is noted."""
+        return {tp: expected for tp, expected in self._expected.items() if expected.fetch_anew}
+
     def _expect(self, log: PartitionLog) -> None:
-        self._expected[log.partition] = Expected(log.topic_id, log.log_end_offset)
+        is_wanted = self._expected.get(log.partition, Expected()).fetch_anew
+        self._expected[log.partition] = Expected(
+            log.topic_id, log.log_end_offset, log.is_replicated, is_wanted
+        )
 
     def _write_roster(
         self, *, clean: bool | None = False, points_next: FileStamp | None = None
@@ -317,7 +333,8 @@ class LogDirectory:
             for segment in log.segments:
                 segment.pin()
             log.close(clean=False)
-        self.forget(partition)
+        if not self._expected.get(partition, Expected()).fetch_anew:  # noted until it is done
+            self.forget(partition)
         source = self.path / str(partition)
         if self.holds(partition):
             tail = f"-{partition.partition}.{self._env.unique_name()}{DELETE_SUFFIX}"
@@ -327,6 +344,7 @@ class LogDirectory:
             self._env.fs.fsync_dir(self.path)
             now_ms = self._env.clock.now_ms()
             self._doomed[target] = now_ms, after_ms(now_ms, delay_ms or 0)
+        self.forget(partition)
         self._drop_checkpoints(partition)
         self._new.discard(partition)
         self.checkpoint()

@@ -283,6 +283,11 @@ class PartitionLog:
         with core.append_lock:
             core.state = core.state._replace(known_high_watermark=offset)
 
+    @property
+    def is_replicated(self) -> bool:
+        """Whether other brokers have it, too."""
+        return self._core.state.known_high_watermark is not None
+
     def set_replicated(self, *, replicated: bool) -> None:
         """Whether other replicas have a say in what is committed; without any, all of it is."""
         core = self._core

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from lapse.log.headers import walk
 from lapse.log.holes import holes_in
 from lapse.log.manifest import Manifest, ManifestKeeper, read_manifest
 from lapse.log.missing import believed_roster
+from lapse.log.others import read_others
 from lapse.log.roster import Expected, Roster
 from lapse.log.segment import LOG, SEGMENT_SUFFIXES, TXN_INDEX, offsets_in, segment_path
 from lapse.log.start import read_start
@@ -52,6 +53,7 @@ class Choice(StrEnum):
     ACCEPT_EMPTY = "accept-empty"
     CUT = "cut"
     LET_GO = "let-go"
+    FETCH_ANEW = "fetch-anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,12 @@ class Finding:
 
     Attributes:
         first_offset, end_offset: what is not there or cannot be read, at most.
-        choice: what can be done where the bytes cannot be had back.
+        choice: what can be done where the bytes cannot be had back. What other brokers have is
+            fetched from them: a hole here would be theirs, too, once this broker leads.
+        alone: the choice if none of those has the bytes either.
         segment_base: of the segment it is about; -1 where there is none.
         is_offline: a broker does not open the log until this is decided.
+        is_decided: it is to be fetched anew already.
     """
 
     partition: TopicPartition
@@ -72,6 +77,8 @@ class Finding:
     choice: Choice
     segment_base: int = -1
     is_offline: bool = True
+    alone: Choice | None = None
+    is_decided: bool = False
 
 
 def look(
@@ -90,8 +97,18 @@ def look(
     found: list[Finding] = []
     for partition in wanted:
         point = points.get(partition, 0)
-        found += _of(log_dir / str(partition), partition, roster, point, reads_all=reads_all)
+        folder = log_dir / str(partition)
+        expected = known.get(partition, Expected())
+        is_replicated = expected.replicated or bool(read_others(folder).replicas)
+        wrong = _of(folder, partition, roster, point, reads_all=reads_all)
+        found += [_of_many(one, expected) for one in wrong] if is_replicated else wrong
     return found
+
+
+def _of_many(finding: Finding, expected: Expected) -> Finding:
+    return replace(
+        finding, choice=Choice.FETCH_ANEW, alone=finding.choice, is_decided=expected.fetch_anew
+    )
 
 
 def _recovery_points(log_dir: Path) -> dict[TopicPartition, int]:
@@ -201,7 +218,10 @@ def _first_broken(path: Path, base_offset: int) -> _Broken | None:
 
 def decide(directory: LogDirectory, fs: Fs, finding: Finding, config: TopicConfig) -> str:
     """Carry out the finding's choice; returns a text of what was done. Raises StorageError."""
-    return _ACTS[finding.choice](directory, fs, finding, config)
+    done = _ACTS[finding.choice](directory, fs, finding, config)
+    if finding.is_decided and finding.choice is not Choice.FETCH_ANEW:
+        directory.want_anew(finding.partition, wanted=False)
+    return done
 
 
 def _accept_hole(directory: LogDirectory, fs: Fs, finding: Finding, _config: TopicConfig) -> str:
@@ -225,6 +245,12 @@ def _resume(folder: Path, fs: Fs, end_offset: int) -> str:
         fs.fsync_file(path)
         fs.fsync_dir(folder)
     return f", new records begin at {end_offset}"
+
+
+def _fetch_anew(directory: LogDirectory, _fs: Fs, finding: Finding, _config: TopicConfig) -> str:
+    """Nothing is removed before the broker knows that another one is in sync (`broker.cluster`)."""
+    directory.want_anew(finding.partition)
+    return "removed and fetched anew when the broker starts, if another one is in sync"
 
 
 def _accept_empty(directory: LogDirectory, fs: Fs, finding: Finding, _config: TopicConfig) -> str:
@@ -326,4 +352,5 @@ _ACTS = {
     Choice.ACCEPT_EMPTY: _accept_empty,
     Choice.CUT: _cut,
     Choice.LET_GO: _let_go,
+    Choice.FETCH_ANEW: _fetch_anew,
 }

@@ -29,10 +29,18 @@ _VERSION = 1
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """A partition that should be there: its topic id, and its log end when that was last noted."""
+    """A partition that should be there, as it was when that was last noted.
+
+    Attributes:
+        end_offset: its log end.
+        replicated: other brokers have it, too.
+        fetch_anew: an operator wants it fetched from those, once one of them is in sync.
+    """
 
     topic_id: str = ""
     end_offset: int = 0
+    replicated: bool = False
+    fetch_anew: bool = False
 
 
 class FileStamp(msgspec.Struct, frozen=True):

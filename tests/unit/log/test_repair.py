@@ -8,16 +8,21 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lapse.base.errors import MissingData
 from lapse.base.fs import AppendFile, Fs, RealFs
+from lapse.base.ids import TopicPartition
 from lapse.log.checkpoints import RECOVERY_POINT
 from lapse.log.directory import LogDirectory
+from lapse.log.facts import ReplicaFacts
 from lapse.log.manifest import manifest_path
+from lapse.log.others import Others, write_others
 from lapse.log.partition_log import PartitionLog
 from lapse.log.repair import ATTEMPT, Choice, Finding, decide, look
 from lapse.log.segment import LOG, SEGMENT_SUFFIXES, offsets_in, segment_path
@@ -265,3 +270,85 @@ def test_letting_go_closes_what_it_has_written(log: PartitionLog) -> None:
     fs = Open()
     decided(log.dir.parent, found, fs)
     assert (fs.opened, fs.paths) == (2, set())
+
+
+# --- what other brokers have ----------------------------------------------------------------------
+
+
+def replicated(log: PartitionLog) -> Path:
+    """The log's folder; broker 2 has it, too."""
+    write_others(RealFs(), log.dir, Others((ReplicaFacts(2, (), 0, counted=True),)))
+    return log.dir
+
+
+def wanted_anew(data: Path) -> set[TopicPartition]:
+    directory = LogDirectory.open(data, env())
+    found = set(directory.wanted_anew())
+    directory.close(clean=False)
+    return found
+
+
+def test_what_others_have_is_fetched_from_them(log: PartitionLog) -> None:
+    data = replicated(log).parent
+    second = log.segments[1].path()
+    second.unlink()
+    [finding] = look(data)
+    assert (finding.choice, finding.alone) == (Choice.FETCH_ANEW, Choice.ACCEPT_HOLE)
+    before = {p: p.read_bytes() for p in log.dir.rglob("*") if p.is_file()}
+    assert "fetched anew when the broker starts" in decided(data, finding)
+    assert {p: p.read_bytes() for p in log.dir.rglob("*") if p.is_file()} == before
+    assert wanted_anew(data) == {TP}
+    [again] = look(data)
+    assert again.is_decided
+    alone = replace(again, choice=Choice.ACCEPT_HOLE)
+    decided(data, alone)
+    assert wanted_anew(data) == set()
+    assert look(data) == []
+
+
+def test_a_folder_that_is_gone_is_remembered_as_that_of_many(log: PartitionLog) -> None:
+    data = log.dir.parent
+    directory = LogDirectory.open(data, env())
+    directory.open_log(TP, SMALL, replicated=True)
+    directory.remember()
+    directory.close(clean=False)
+    shutil.rmtree(log.dir)
+    [finding] = look(data)
+    assert (finding.choice, finding.alone) == (Choice.FETCH_ANEW, Choice.ACCEPT_EMPTY)
+    decided(data, finding)
+    with pytest.raises(MissingData):  # nothing is begun empty before another one is in sync
+        LogDirectory.open(data, env()).require_not_lost(TP, uuid.uuid4())
+
+
+def test_what_is_wanted_anew_is_so_until_nothing_is_left_of_it(log: PartitionLog) -> None:
+    data = replicated(log).parent
+    directory = LogDirectory.open(data, env())
+    directory.want_anew(TP)
+    directory.close(clean=False)
+    die_at, is_done, seen = 0, False, set()
+    while not is_done:
+        die_at += 1
+        trial = data.with_name(str(die_at))
+        shutil.copytree(data, trial)
+        with contextlib.suppress(Crashed):
+            dies = LogDirectory.open(trial, env(CrashFs(Unsynced(), die_at)))
+            try:
+                dies.delete_log(TP)
+                is_done = True
+            finally:
+                dies.close(clean=False)
+        folder, is_wanted = trial / str(TP), wanted_anew(trial) == {TP}
+        assert is_wanted or not folder.exists()
+        assert not folder.exists() or len(bases_in(folder)) == 4
+        seen.add((folder.exists(), is_wanted))
+    assert seen == {(True, True), (False, True), (False, False)}
+
+
+def test_a_log_that_opens_stays_wanted_until_the_broker_may_remove_it(log: PartitionLog) -> None:
+    data = log.dir.parent
+    directory = LogDirectory.open(data, env())
+    directory.want_anew(TP)
+    directory.open_log(TP, SMALL, replicated=True)
+    directory.remember()
+    directory.close(clean=True)
+    assert wanted_anew(data) == {TP}

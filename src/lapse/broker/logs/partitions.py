@@ -228,6 +228,20 @@ class Partitions:
         """Whether one of them has a partition's folder."""
         return bool(self._holders_of(partition, topic_id)[0])
 
+    def wanted_anew(self) -> Mapping[TopicPartition, str]:
+        """What an operator wants fetched from other brokers, with its topic's id."""
+        return {
+            tp: expected.topic_id
+            for directory in self.directories
+            for tp, expected in directory.wanted_anew().items()
+        }
+
+    def remove_wanted_anew(self, partition: TopicPartition) -> None:
+        """Remove what there is of a log before any is opened; it is made anew, and empty."""
+        for directory in self.directories:
+            if partition in directory.wanted_anew():
+                directory.delete_log(partition)
+
     def report(self, partition: TopicPartition, error: Exception) -> bool:
         """Report an error of a partition's log: if its disk failed, its directory goes offline.
 
