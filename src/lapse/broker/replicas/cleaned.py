@@ -46,9 +46,11 @@ class SaidStore(Protocol):
         """States of partitions as they are now. Raises Unreachable."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Copy:
-    """A replica of this broker's.
+    """A replica of this broker's; two are the same where nothing of this partition differs.
+
+    Else each of a thousand would be compared by the states of the topic's thousand partitions.
 
     Attributes:
         others: the brokers whose replicas it waits for.
@@ -65,6 +67,17 @@ class Copy:
     def state(self) -> PartitionState:
         """Of its partition, as the image has it."""
         return self.topic.states[self.log.partition.partition]
+
+    def _key(self) -> tuple[object, ...]:
+        return self.topic.topic_id, self.state, self.others, self.elsewhere
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Copy):
+            return NotImplemented
+        return self.log is other.log and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash((id(self.log), self.topic.topic_id))
 
 
 class Cleaned:

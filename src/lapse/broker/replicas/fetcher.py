@@ -14,6 +14,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LapseError
@@ -28,6 +29,7 @@ from lapse.broker.replicas.peers import NotLetIn, Peers
 from lapse.client.connection import BrokerConnection
 from lapse.client.fetched import append_times_of
 from lapse.log.partition_log import PartitionLog
+from lapse.log.state import LogState
 from lapse.replication import follower
 from lapse.wire.schema.fetch import (
     NOT_SAID,
@@ -71,6 +73,14 @@ class Followed:
         return self.copy.topic.topic_id
 
 
+class _Asked(NamedTuple):
+    """What was asked for last, and the state of the log that it was made of."""
+
+    followed: Followed
+    state: LogState
+    partition: FetchPartition
+
+
 class Fetcher:
     """Follows one leader."""
 
@@ -94,6 +104,7 @@ class Fetcher:
         self._partitions, self._config = partitions, config
         self._followed: dict[TopicPartition, Followed] = {}
         self._begun: dict[TopicPartition, Followed] = {}
+        self._asked: dict[TopicPartition, _Asked] = {}
         self._not_before: dict[TopicPartition, float] = {}
         self._session = FollowerSession()
         # Or a follower for which there is nothing would seem to lag.
@@ -197,18 +208,10 @@ class Fetcher:
         await self._settle(begun, troubles)
 
     def _request(self, begun: Mapping[TopicPartition, Followed]) -> FetchRequest:
-        is_read = bool(self._config.replica_selector_class)  # by consumers, who wait for it
+        self._asked = {tp: self._ask(tp, one) for tp, one in begun.items()}
         wanted = {
-            (one.topic_id, tp.partition): FetchPartition(
-                partition=tp.partition,
-                current_leader_epoch=one.epoch,
-                fetch_offset=one.log.log_end_offset,
-                last_fetched_epoch=one.log.latest_epoch,
-                log_start_offset=one.log.log_start_offset,
-                partition_max_bytes=self._config.replica_fetch_max_bytes,
-                high_watermark=one.log.high_watermark if is_read else NOT_SAID,
-            )
-            for tp, one in begun.items()
+            (one.topic_id, tp.partition): asked.partition
+            for (tp, one), asked in zip(begun.items(), self._asked.values(), strict=True)
         }
         return FetchRequest(
             replica_state=ReplicaState(
@@ -221,13 +224,30 @@ class Fetcher:
             **self._session.ask(wanted)._asdict(),
         )
 
+    def _ask(self, tp: TopicPartition, one: Followed) -> _Asked:
+        """What to ask for next; as before where nothing has changed: most have nothing new."""
+        before, state = self._asked.get(tp), one.log.state
+        if before is not None and before.state is state and before.followed is one:
+            return before
+        is_read = bool(self._config.replica_selector_class)  # by consumers, who wait for it
+        partition = FetchPartition(
+            partition=tp.partition,
+            current_leader_epoch=one.epoch,
+            fetch_offset=state.log_end_offset,
+            last_fetched_epoch=one.log.latest_epoch,
+            log_start_offset=state.log_start_offset,
+            partition_max_bytes=self._config.replica_fetch_max_bytes,
+            high_watermark=state.high_watermark if is_read else NOT_SAID,
+        )
+        return _Asked(one, state, partition)
+
     # --- in a worker thread ---------------------------------------------------------------------
 
     def _begin_all(self, due: Mapping[TopicPartition, Followed]) -> dict[TopicPartition, Followed]:
         """Those that can be followed, and say nothing of themselves that is not true (L3)."""
         begun = {}
         for tp, one in due.items():
-            if self._begun.get(tp) != one:
+            if (known := self._begun.get(tp)) is not one and known != one:
                 try:
                     follower.begin(one.log, self._partitions.directory_of(tp), one.epoch)
                     self._prepare(one.copy)

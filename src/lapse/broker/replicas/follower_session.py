@@ -38,7 +38,12 @@ class FollowerSession:
         if self._id == NO_SESSION:
             self._told = dict(wanted)
             return Ask(NO_SESSION, FIRST_EPOCH, _by_topic(wanted), ())
-        new = {key: one for key, one in wanted.items() if self._told.get(key) != one}
+        told = self._told
+        new = {
+            key: one
+            for key, one in wanted.items()
+            if (known := told.get(key)) is not one and known != one
+        }
         gone: dict[uuid.UUID, list[int]] = {}
         for topic_id, number in self._told.keys() - wanted.keys():
             gone.setdefault(topic_id, []).append(number)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from lapse.base.config import topic_config
 from lapse.broker.logs.disk import DiskThreads
-from lapse.broker.replicas.cleaned import Cleaned, copy_of
+from lapse.broker.replicas.cleaned import Cleaned, Copy, copy_of
 from lapse.log.facts import CleanedTo, ReplicaFacts
 from lapse.log.others import read_others
 from lapse.metadata.absence import left_out
-from lapse.metadata.partition_states import Away, PartitionState, StateChange
+from lapse.metadata.image import Topic
+from lapse.metadata.partition_states import Away, PartitionState, StateChange, first_state
 from lapse.metadata.tree import Unreachable
 from lapse.metadata.tree_store import TreeStore
 from lapse.testing.clock import ManualClock
 from tests.support.broker.two import Broker
-from tests.support.log.logs import NOW
+from tests.support.log.logs import NOW, open_log
 
 
 def test_until_the_others_were_asked_nothing_is_known(brokers: tuple[Broker, Broker]) -> None:
@@ -170,3 +174,23 @@ def test_since_when_one_is_away_is_known(brokers: tuple[Broker, Broker]) -> None
     one.cleaned.set_copies({lacking.log.partition: lacking})
     one.cleaned.tell()
     assert one.known == (ReplicaFacts(2, (), NOW - 5),)
+
+
+def test_a_replica_is_another_one_where_its_own_partition_is(tmp_path: Path) -> None:
+    """Not where another partition of its topic is: a topic may have thousands."""
+    log = open_log(tmp_path / "one")
+    own = log.partition.partition
+    all_same = [first_state((1, 2))] * (own + 2)
+    topic = Topic("t", uuid.uuid4(), own + 2, {}, topic_config({}), tuple(all_same))
+    before = copy_of(topic, all_same[own], log, 1)
+
+    def with_another(number: int) -> Copy:
+        states = list(all_same)
+        states[number] = replace(states[number], leader_epoch=1)
+        return copy_of(replace(topic, states=tuple(states)), states[own], log, 1)
+
+    assert before == with_another(own + 1)
+    assert len({before, with_another(own + 1)}) == 1
+    assert before != with_another(own)
+    assert before != copy_of(replace(topic, topic_id=uuid.uuid4()), all_same[own], log, 1)
+    assert before != copy_of(topic, all_same[own], open_log(tmp_path / "other"), 1)
