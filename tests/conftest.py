@@ -54,6 +54,7 @@ BEGUN_FIRST = {
             "spark/test_cluster.py",
             "spark/test_demo_fails.py",
             "chaos/test_chaos.py",
+            "chaos/test_plants.py",
             "compat/test_other_languages.py",
             "compat/test_beside_kafka.py",
             "compat/test_java_programs.py",

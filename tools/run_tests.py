@@ -68,11 +68,12 @@ INNER = {"inner": ("tests/test_tidy.py tests/test_rules.py tests/unit tests/prop
 KNOWN: Mapping[str, tuple[str, int]] = {**TIERS, **INNER}
 # All but the linters run by file (so that fixtures of a module are made
 # once) in as many processes as there are cores, and those that mostly wait for other programs in
-# one more. Which file is begun first is decided in tests/conftest.py.
+# more. Which file is begun first is decided in tests/conftest.py.
 CORES = min(4, os.cpu_count() or 1)
 SPREAD: Mapping[str, int] = {
     **dict.fromkeys(KNOWN.keys() - {"lint"}, CORES),
-    "compat": CORES + 1,
+    "compat": CORES + 2,
+    "chaos": CORES + 1,
 }
 # Tiers within another one's folder: one has to itself what `covered` looks at.
 APART: Mapping[str, str] = {"unit": f"tests/unit/lifecycle {MACHINERY}", "inner": MACHINERY}
@@ -80,7 +81,8 @@ COVERED = "lifecycle"
 BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 NO_SECOND_TRY = ("--max-worker-restart", "0")  # a test that kills its process would kill them all
 BY_TEST = ("--dist", "worksteal")
-BY_TEST_TIERS = frozenset({"simulation", "tidy", "crash"})  # of one file, or of long tests
+# Of one file, or of long tests.
+BY_TEST_TIERS = frozenset({"simulation", "tidy", "crash"})
 # These sync small files by the thousand and prove nothing about disks: in memory, if there is room,
 # though not in `make torture`.
 IN_MEMORY = frozenset(

@@ -1,4 +1,4 @@
-"""`make chaos` at a size for every day; and that it finds what is planted."""
+"""`make chaos` at a size for every day; that it finds what is planted, `test_plants` shows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.chaos.__main__ import ROOT
-from tests.chaos.plants import PLANTS
 from tests.spark.processes import needs_proc
 
 SECONDS = 600  # in `make torture`
@@ -47,15 +44,3 @@ def test_nothing_is_lost_whatever_is_hurt(
     assert code == 0
     assert said.splitlines()[-1].startswith("0 findings")
     assert acknowledged(said) > ACKNOWLEDGED_MIN
-
-
-@needs_proc
-@pytest.mark.parametrize("plant", PLANTS)
-def test_what_is_planted_is_found(plant: str, tmp_path: Path) -> None:
-    """Without a fault beside it."""
-    options = ("--seed", 1, "--minutes", 0.1, "--only", "alter", "--engine", "inline")
-    code, said = chaos(*options, "--plant", plant, "--saved", tmp_path, seconds_max=END_SECONDS_MAX)
-    assert code == 1
-    assert re.search(r"^FOUND lost: plain-\d@\d+ ", said, re.MULTILINE)
-    kept = {path.name for path in (tmp_path / "1").iterdir()}
-    assert kept == {"data", "history.jsonl", "log", "outcome.txt", "story.json"}

@@ -123,7 +123,7 @@ def test_a_deletion_names_who_is_alive_and_does_not_hear_of_it(
             asked.result(30)
         assert refused.value.args[0].code() == KafkaError.REQUEST_TIMED_OUT
         late = "t-0: not deleted below 60 in time: the log starts of replicas are {3: 0}"
-        assert late in brokers.processes[1].log()
+        brokers.until(lambda: late in brokers.processes[1].log(), "who is late")
         assert log_start(brokers, 1) == log_start(brokers, 2) == 60
         assert log_start(brokers, 3) == 0
         network.let_go()
