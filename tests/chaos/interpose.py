@@ -18,6 +18,8 @@ from enum import IntFlag
 from pathlib import Path
 from typing import Self
 
+import pytest
+
 SOURCE = Path(__file__).with_name("interpose.c")
 CONTROL = "LAPSE_CHAOS_CONTROL"
 _LAYOUT = struct.Struct("<qiIIIIIiIQiI64s512s")  # struct control of interpose.c
@@ -46,6 +48,9 @@ class Op(IntFlag):
 def compiler() -> str | None:
     """The C compiler, where this can work at all."""
     return shutil.which("cc") or shutil.which("gcc") if sys.platform == "linux" else None
+
+
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="interposing needs a C compiler")
 
 
 class Interposer:

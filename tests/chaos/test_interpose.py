@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.house import wait_until
-from tests.chaos.interpose import Interposer, Op, compiler
+from tests.chaos.interpose import Interposer, Op, needs_compiler
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="interposing needs a C compiler")
+pytestmark = needs_compiler
 
 # What a log does to its files; each step tells its errno.
 WORK = """

@@ -10,11 +10,11 @@ from confluent_kafka import Consumer, TopicPartition
 
 from lapse.base.clock import SystemClock
 from lapse.testing.zookeeper_process import ZooKeeperProcess
-from tests.chaos.interpose import Interposer, compiler
+from tests.chaos.interpose import Interposer, needs_compiler
 from tests.support.broker.cleaned import BROKER
 from tests.support.broker.cluster import Brokers, produced, running, same_bytes
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="interposing needs a C compiler")
+pytestmark = needs_compiler
 
 DAY_MS = 24 * 3600 * 1000
 SOON = {**BROKER, "log.retention.check.interval.ms": "200"}

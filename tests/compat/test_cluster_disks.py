@@ -13,11 +13,10 @@ from confluent_kafka import ElectionType, KafkaError, TopicPartition
 
 from lapse.base.errors import ErrorCode
 from lapse.testing.zookeeper_process import ZooKeeperProcess
-from tests.chaos.interpose import Interposer, compiler
+from tests.chaos.interpose import Interposer, needs_compiler
 from tests.compat.test_cluster_of_three import produce_at
 from tests.support.broker.cluster import Brokers, consumed, produced, running, same_bytes
 
-needs_compiler = pytest.mark.skipif(compiler() is None, reason="interposing needs a C compiler")
 Tool = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -95,7 +95,7 @@ def test_what_nobody_else_has_is_not_removed(tmp_path: Path, shared: ZooKeeperPr
         assert repair(harmed.data, "--fetch-anew")[0] == 0
         harmed.start()
         brokers.processes[2].start()
-        refused = "t-0: is not fetched anew: no other replica is in sync"
+        refused = "t-0: is not fetched anew: no other replica that is in sync is there"
         brokers.until(lambda: refused in harmed.log(), "what it says")
         assert segments(harmed.data) == left
         refused_by = asyncio.run(produce_at(harmed.bootstrap, "t", b"1", acks=1))
@@ -108,3 +108,29 @@ def test_what_nobody_else_has_is_not_removed(tmp_path: Path, shared: ZooKeeperPr
         found = consumed(brokers, "t")
         assert set(more) <= set(found) < {*values, *more}
         assert harmed.log().count(refused) == 1  # it was decided otherwise
+
+
+def test_nothing_is_removed_while_who_is_in_sync_is_away(
+    tmp_path: Path, shared: ZooKeeperProcess
+) -> None:
+    """It may never come back, and then what is left here is all there is."""
+    with running(tmp_path, shared) as brokers:
+        values = filled(brokers, 1, 2)
+        harmed, other = brokers.processes[1], brokers.processes[2]
+        harmed.stop()
+        remove_segment(harmed.data)
+        left = segments(harmed.data)
+        assert repair(harmed.data, "--fetch-anew")[0] == 0
+        other.kill()
+        brokers.until(lambda: all(len(s.brokers) == 1 for s in brokers.seen()), "2 is away")
+        harmed.start()
+        refused = "t-0: is not fetched anew: no other replica that is in sync is there"
+        assert segments(harmed.data) == left
+        assert refused in harmed.log()
+        other.start()
+        brokers.until(lambda: brokers.leader("t") == 2, "2 leads")
+        harmed.stop()
+        harmed.start()
+        brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
+        same_bytes(brokers, "t-0")
+        assert consumed(brokers, "t") == values

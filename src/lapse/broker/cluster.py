@@ -18,6 +18,7 @@ import secrets
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Protocol
 
@@ -155,30 +156,39 @@ class Cluster:
                 "none of the others is lost, or is back once they are", ", ".join(sorted(missing)),
             )  # fmt: skip
 
-        me, wanted = self._config.node_id, logs.wanted_anew()
+        wanted = logs.wanted_anew()
+        others = joining.brokers().keys() - {self._config.node_id} if wanted else frozenset()
 
         def has_log(topic: TopicRecord, number: int) -> bool:
-            state, tp = topic.states[number], TopicPartition(topic.name, number)
-            if _is_wanted(wanted, topic, number) and set(state.isr) != {me}:
+            state = topic.states[number]
+            if _is_wanted(wanted, topic, number) and not others.isdisjoint(state.isr):
                 return False
-            doubted = missing or me in state.lost
-            return not doubted or logs.has(tp, topic.topic_id)
+            doubted = missing or self._config.node_id in state.lost
+            return not doubted or logs.has(TopicPartition(topic.name, number), topic.topic_id)
 
         self.store.resign(lost_nothing=logs.were_closed, has_log=has_log)
         if wanted:
-            self._let_go(logs, wanted)
+            self._let_go(logs, wanted, others)
         self._read_members()
         return self.store
 
-    def _let_go(self, logs: Logs, wanted: Mapping[TopicPartition, str]) -> None:
-        """Remove logs that are to be fetched anew, where others are in sync and this one is not."""
+    def _let_go(
+        self, logs: Logs, wanted: Mapping[TopicPartition, str], others: AbstractSet[int]
+    ) -> None:
+        """Remove logs that are to be fetched anew, from `others` that are there and in sync.
+
+        One that is away may never come back: then what is here is all there is.
+        """
         for topic in self.store.topics():
             for number, state in enumerate(topic.states):
                 if not _is_wanted(wanted, topic, number):
                     continue
                 tp = TopicPartition(topic.name, number)
-                if self._config.node_id in state.isr:
-                    logger.error("%s: is not fetched anew: no other replica is in sync", tp)
+                if self._config.node_id in state.isr or others.isdisjoint(state.isr):
+                    logger.error(
+                        "%s: is not fetched anew: no other replica that is in sync is there; "
+                        "start this broker again when one is", tp,
+                    )  # fmt: skip
                 else:
                     logger.warning("%s: is removed, and fetched anew, as was asked for", tp)
                     logs.remove_wanted_anew(tp)

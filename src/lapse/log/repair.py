@@ -250,7 +250,7 @@ def _resume(folder: Path, fs: Fs, end_offset: int) -> str:
 def _fetch_anew(directory: LogDirectory, _fs: Fs, finding: Finding, _config: TopicConfig) -> str:
     """Nothing is removed before the broker knows that another one is in sync (`broker.cluster`)."""
     directory.want_anew(finding.partition)
-    return "removed and fetched anew when the broker starts, if another one is in sync"
+    return "removed and fetched anew when the broker starts, if one that is in sync is there"
 
 
 def _accept_empty(directory: LogDirectory, fs: Fs, finding: Finding, _config: TopicConfig) -> str:

@@ -142,12 +142,14 @@ class _Warm:
         self.stdout: IO[str] | None = os.fdopen(output, encoding="utf-8")
         self._told = told
         self._code: int | None = None
+        self._handle = -1
         self.pid = self._word()
         self._handle = os.pidfd_open(self.pid)
 
     def __del__(self) -> None:
-        for file in (self._told, self._handle):
-            os.close(file)
+        os.close(self._told)
+        if self._handle >= 0:
+            os.close(self._handle)
 
     def _word(self) -> int:
         word = os.read(self._told, _WORD_BYTES)

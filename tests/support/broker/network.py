@@ -11,7 +11,7 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import permutations
 from typing import Self
 
@@ -92,7 +92,7 @@ class Network:
                 kept.append((source, target, near, far))
         self._open = kept
 
-    def _begin(self, work, *args) -> None:  # type: ignore[no-untyped-def]
+    def _begin(self, work: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=work, args=args, daemon=True)
         self._threads.append(thread)
         thread.start()

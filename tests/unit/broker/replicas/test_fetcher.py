@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -26,11 +26,15 @@ from lapse.client.connection import BrokerConnection
 from lapse.client.login import Login
 from lapse.log.env import LogEnv
 from lapse.metadata.image import Topic
+from lapse.metadata.membership import Registration
 from lapse.metadata.partition_states import first_state
 from lapse.metadata.settings import BrokerSettings
 from lapse.metadata.tree import Unreachable
 from lapse.testing.clock import ManualClock
-from tests.support.log.logs import NOW
+from lapse.wire.schema.fetch import FetchPartition, FetchRequest
+from tests.support.broker.running import until
+from tests.support.client.peers import Peer, running_peers
+from tests.support.log.logs import NOW, batch
 
 TOPIC = Topic("t", uuid.uuid4(), 1, {}, topic_config({}), (first_state((2, 1)),))
 CLOCK = ManualClock(NOW)
@@ -52,8 +56,8 @@ class CountedPeers(Peers):
 class Following:
     """A follower of broker 2, which is not there."""
 
-    def __init__(self, path: Path) -> None:
-        self.config = broker_config({"log.dirs": str(path), "node.id": "1"})
+    def __init__(self, path: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.config = broker_config({"log.dirs": str(path), "node.id": "1", **(settings or {})})
         self.partitions = Partitions([path], self.config, LogEnv(RealFs(), CLOCK))
         self.partitions.lock()
         self.partitions.create(TOPIC)
@@ -128,3 +132,43 @@ async def test_a_leader_that_cannot_be_reached_is_said_once(
     assert said == [
         "broker 2 cannot be followed just now: broker 2 is not there, or has no listener PLAINTEXT"
     ]
+
+
+async def test_a_leader_that_does_not_answer_is_asked_anew_for_what_is_lacking_by_then(
+    tmp_path: Path,
+) -> None:
+    """replica.socket.timeout.ms; by its default it would take half a minute for each."""
+    soon = {"replica.socket.timeout.ms": "1", "replica.fetch.wait.max.ms": "0"}
+    following, silent, disk = Following(tmp_path, soon), Peer({}), DiskThreads("test")
+    [log] = following.partitions.all()
+    members = Members(1)
+    quotas = ReplicationQuotas.of(1, Windows(), lambda: BrokerSettings({}))
+
+    async def asked(count: int) -> FetchPartition:
+        await until(lambda: len(silent.of(FetchRequest)) >= count)
+        [topic] = silent.of(FetchRequest)[-1].topics
+        [one] = topic.partitions
+        return one
+
+    async with running_peers(silent), asyncio.timeout(20):
+        at = {"PLAINTEXT": ("127.0.0.1", silent.port)}
+        members.brokers = {2: Registration(2, epoch=1, listeners=at)}
+        fetching = Fetcher(
+            2, Peers(members, "PLAINTEXT", CLOCK, Login), following.partitions, disk,
+            following.config, lambda _: None, quotas.follower, lambda _: None,
+        )  # fmt: skip
+        fetching.follow({log.partition: Followed(0, Copy(TOPIC, log, (2,)))})
+        running = asyncio.create_task(fetching.run())
+        first, again = await asked(1), await asked(3)
+        assert (first.fetch_offset, first.current_leader_epoch) == (0, 0)
+        assert again == first
+        log.append_raw(batch())
+        grown = await asked(len(silent.of(FetchRequest)) + 2)
+        assert grown.fetch_offset == log.log_end_offset > 0
+        fetching.follow({log.partition: Followed(1, Copy(TOPIC, log, (2,)))})
+        elected = await asked(len(silent.of(FetchRequest)) + 2)
+        assert elected.current_leader_epoch == 1
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    await disk.close()
+    following.partitions.close()
