@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ElectionType, KafkaError, TopicPartition
+from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from lapse.base.errors import ErrorCode
 from lapse.testing.zookeeper_process import ZooKeeperProcess
@@ -102,6 +103,68 @@ def test_the_only_replica_on_a_lost_disk_begins_empty_only_if_somebody_asks(
         brokers.until(lambda: brokers.leader("t") == 1, "its leader")
         after = produced(brokers, "t", range(100, 110))
         assert consumed(brokers, "t") == after == list(range(100, 110))
+
+
+def log_start(brokers: Brokers, where: TopicPartition) -> int:
+    """The first that is answered: whoever is to lead may not have begun yet."""
+    found: list[int] = []
+
+    def answered() -> bool:
+        admin = brokers.admin()
+        [asked] = admin.list_offsets({where: OffsetSpec.earliest()}).values()
+        try:
+            found.append(asked.result(30).offset)
+        except KafkaException:  # it is not asked again by itself
+            return False
+        return True
+
+    brokers.until(answered, "a log start")
+    return found[0]
+
+
+def elect_whoever_is_there(brokers: Brokers, where: TopicPartition) -> None:
+    """An unclean election, once the controller has seen that nobody leads."""
+
+    def elected() -> bool:
+        admin = brokers.admin()
+        try:
+            [error] = admin.elect_leaders(ElectionType.UNCLEAN, [where]).result(30).values()
+        except KafkaException:
+            return False
+        return error is None
+
+    brokers.until(elected, "an unclean election")
+
+
+@pytest.mark.parametrize("below", [60, 150])
+def test_what_was_deleted_stays_so_where_a_replica_leads_that_was_away(
+    tmp_path: Path, shared: ZooKeeperProcess, below: int
+) -> None:
+    """KIP-107: log starts never go back. What was deleted may end above all that it has."""
+    with running(tmp_path, shared) as brokers:
+        brokers.create_at("t", 1, 2)
+        produced(brokers, "t", range(100))
+        brokers.processes[2].kill()
+        brokers.until(lambda: not brokers.in_sync("t"), "2 is not in sync")
+        produced(brokers, "t", range(100, 200))
+        where = TopicPartition("t", 0)
+        admin = brokers.admin()
+        [done] = admin.delete_records([TopicPartition("t", 0, below)]).values()
+        assert done.result(30).low_watermark == below
+        brokers.processes[1].kill()
+        brokers.processes[2].start()
+        brokers.until(lambda: all(len(s.brokers) == 2 for s in brokers.seen()), "who is there")
+        elect_whoever_is_there(brokers, where)
+        brokers.until(lambda: brokers.leader("t") == 2, "the one that was away")
+
+        assert log_start(brokers, where) == below
+        after = produced(brokers, "t", range(200, 210))
+        assert consumed(brokers, "t") == [*range(below, 100), *after]
+        brokers.processes[1].start()
+        brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
+        same_bytes(brokers, "t-0")
+        assert log_start(brokers, where) == below
+        assert consumed(brokers, "t") == [*range(below, 100), *after]
 
 
 def test_an_empty_disk_where_another_one_is_in_sync_is_filled_again(

@@ -4,7 +4,9 @@ The network and the metadata store are this file's: what a broker does with its 
 counts, who is elected and who is waited for is the code that brokers run. After every step: what
 was committed is in every in-sync replica, at its offset; the high watermark of the partition never
 goes back; replicas that are in sync are the same below it, byte for byte, and count (L3). Who has
-left the count, or gets a replica, has none of its old records by the time that it counts.
+left the count, or gets a replica, has none of its old records by the time that it counts. What
+DeleteRecords has acknowledged comes back with no leader, one that was away and is elected uncleanly
+neither; such an election loses what only others had.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from lapse.base.ids import TopicPartition
 from lapse.log.directory import LogDirectory
 from lapse.log.partition_log import PartitionLog
 from lapse.metadata.absence import Moment, counted_again, noted
-from lapse.metadata.election import Brokers, preferred, resigned, settled
+from lapse.metadata.election import Brokers, preferred, resigned, settled, unclean
 from lapse.metadata.partition_states import (
     NO_LEADER,
     PartitionState,
@@ -30,7 +32,8 @@ from lapse.metadata.partition_states import (
     with_isr,
 )
 from lapse.metadata.reassignment import Wish, completed, left, reassigned
-from lapse.replication import follower
+from lapse.records.batch import scan_prefix
+from lapse.replication import follower, log_start
 from lapse.replication.leader import LeaderReplicas
 from tests.conftest import SCALE
 from tests.support.log.logs import append, batch, config, env
@@ -54,15 +57,16 @@ class Replica:
     is_up: bool = True
     begun: PartitionState | None = None  # by which state it follows
 
-    def end_bytes(self, end_offset: int) -> bytes:
-        """Its log below an offset."""
-        parts, offset = [], 0
-        while offset < end_offset:
+    def end_bytes(self, end_offset: int, first: int) -> bytes:
+        """Its log from one offset to another."""
+        parts, offset = [], first
+        while offset < min(end_offset, self.log.log_end_offset):
             data = self.log.read(offset, 1 << 20, end_offset).read()
             if not data:
                 break
             parts.append(data)
-            offset = self.log.log_end_offset if len(data) < 1 << 20 else offset + 1
+            rows, _, _ = scan_prefix(data)
+            offset = int(rows["last_offset"][-1]) + 1
         return b"".join(parts)
 
 
@@ -79,7 +83,8 @@ class World:
             self.replicas[n] = Replica(directory, log, self.stored)
         self.committed: dict[int, bytes] = {}  # offset of a batch -> its value
         self.waiting: dict[int, tuple[int, bytes]] = {}  # epoch, value by offset
-        self.high_watermark = 0
+        self.high_watermark = self.deleted = 0  # below it, as was acknowledged
+        self.uncleanly = self.held = 0
         self.values = self.emptied = self.moved = 0
         self.is_healing = False
         self.seen = self.brokers()
@@ -110,6 +115,52 @@ class World:
             self.moved += 1
         if ended is not None or after is not None:
             self.change(self.stored, ended or after or self.stored)
+
+    def elects_uncleanly(self) -> None:
+        """Somebody asks for it: what only others had is lost."""
+        after = unclean(self.stored, self.brokers())
+        if self.stored.leader != NO_LEADER or after is None or after.leader in self.stored.isr:
+            return
+        one = self.replicas[after.leader]
+        if not self.change(self.stored, after):
+            return
+        self.story.append(f"{after.leader} is elected uncleanly at {one.log.log_end_offset}")
+        self.uncleanly += 1
+        if not one.log.log_end_offset and not self.stored.log_start:
+            self.deleted = 0  # a new replica, which has fetched nothing: all is lost
+        self.take_up(after.leader, self.stored)
+        self.high_watermark = one.log.high_watermark
+        self.committed = {
+            offset: value
+            for offset, value in self.committed.items()
+            if value in self.at(one, offset)
+        }
+
+    @staticmethod
+    def at(one: Replica, offset: int) -> bytes:
+        log = one.log
+        if not log.log_start_offset <= offset < log.log_end_offset:
+            return b""
+        return log.read(offset, 1).read()
+
+    def deletes(self) -> None:
+        """A leader deletes, and answers at once or never (`broker.replicas.deletions`)."""
+        for n, one in self.replicas.items():
+            leading, log = one.leading, one.log
+            if not one.is_up or leading is None or not log.high_watermark:
+                continue
+            if self.draw.random() < 0.5:
+                log.advance_log_start(self.draw.randint(log.log_start_offset, log.high_watermark))
+            start, alive = log.log_start_offset, self.brokers().alive
+            starts = leading.log_starts(start, alive)
+            if min(starts.counted.values()) < start:
+                continue
+            if starts.away and one.believed.log_start < start:
+                if not self.change(one.believed, replace(one.believed, log_start=start)):
+                    continue
+                self.take_up(n, self.stored)
+            self.story.append(f"{n} has deleted below {start}")
+            self.deleted = max(self.deleted, start)
 
     def moves(self) -> None:
         """Somebody wants it elsewhere, or calls that off."""
@@ -161,6 +212,8 @@ class World:
             one.log.follow(state.leader_epoch)
         elif one.leading is None or epoch_before != state.leader_epoch:
             one.log.lead(state.leader_epoch)
+            self.held += state.log_start > one.log.log_start_offset
+            log_start.hold(one.log, one.directory, state.log_start)
             one.leading = LeaderReplicas(
                 n, state.replicas, state.isr, epoch_start=one.log.log_end_offset,
                 high_watermark=one.log.high_watermark, now_ms=self.now_ms,
@@ -209,9 +262,13 @@ class World:
         if n not in leader.believed.replicas or n in leader.believed.uncounted:
             return  # UNKNOWN_LEADER_EPOCH
         offset, last = one.log.log_end_offset, one.log.latest_epoch
+        if offset < leader.log.log_start_offset:
+            follower.start_over(TP, one.directory, leader.log.log_start_offset)
+            return
         answer = self.answer(leader.log, offset, last)
         if answer.diverging is None:
-            leader.leading.fetched(n, offset, 0, leader.log.log_end_offset, self.now_ms)
+            start, end = one.log.log_start_offset, leader.log.log_end_offset
+            leader.leading.fetched(n, offset, start, end, self.now_ms)
             self.advance(one.believed.leader)
             self.consider(one.believed.leader, joining=n)
         if self.draw.random() < 0.2:
@@ -252,7 +309,8 @@ class World:
         one = self.replicas[n]
         if not one.is_up or one.leading is None:
             return
-        wanted = one.leading.wanted_isr(one.log.log_end_offset, self.now_ms, LAG_MS, joining)
+        end, start = one.log.log_end_offset, one.log.log_start_offset
+        wanted = one.leading.wanted_isr(end, self.now_ms, LAG_MS, joining, log_start=start)
         if wanted != one.leading.isr:
             one.leading.asked = wanted
             isr = tuple(b for b in one.believed.replicas if b in wanted)
@@ -274,7 +332,7 @@ class World:
             return
         loses = self.draw.random() < 0.5
         if (loses and len(self.stored.isr) > 1) or n not in self.stored.isr:
-            kept = self.draw.randint(0, one.log.log_end_offset)
+            kept = self.draw.randint(one.log.log_start_offset, one.log.log_end_offset)
             one.directory.truncate_log(TP, kept)
             self.story.append(f"{n} starts with {kept}")
         after = resigned(self.stored, n, lost_nothing=not loses)
@@ -285,6 +343,27 @@ class World:
 
     def waits(self) -> None:
         self.now_ms += self.draw.choice([1, 10, LAG_MS])
+
+    def steps_of_moves(self) -> list[Callable[[], None]]:
+        return [
+            self.elects, self.notes, self.notes, self.learns, self.learns, self.produces,
+            self.produces, self.fetches, self.fetches, self.fetches, self.considers,
+            self.dies, self.starts, self.starts, self.waits, self.moves, self.removes,
+            self.deletes, self.elects_uncleanly,
+        ]  # fmt: skip
+
+    def steps_of_deletions(self) -> list[Callable[[], None]]:
+        """Replicas stay where they are; they are away for long, and lead all the same."""
+        for step in [*[self.produces] * 3, *[self.fetches] * 12]:
+            step()
+        self.replicas[2].is_up = self.replicas[3].is_up = False
+        self.elects()
+        self.take_up(1, self.stored)
+        return [
+            self.elects, self.elects, self.learns, self.learns, self.produces, self.produces,
+            self.fetches, self.fetches, self.fetches, self.considers, self.considers, self.waits,
+            self.dies, self.dies, self.starts, *[self.deletes] * 3, *[self.elects_uncleanly] * 5,
+        ]  # fmt: skip
 
     # --- what must hold ---------------------------------------------------------------------------
 
@@ -304,10 +383,17 @@ class World:
         for n in self.stored.isr:
             log = self.replicas[n].log
             for offset, value in self.committed.items():
-                data = log.read(offset, 1).read() if offset < log.log_end_offset else b""
+                if offset < log.log_start_offset:
+                    continue
+                data = self.at(self.replicas[n], offset)
                 assert value in data, (f"{value!r} at {offset} is lost at {n}", self.story)
-        below = {self.replicas[n].end_bytes(self.high_watermark) for n in self.stored.isr}
+        first = max(self.replicas[n].log.log_start_offset for n in self.stored.isr)
+        below = {self.replicas[n].end_bytes(self.high_watermark, first) for n in self.stored.isr}
         assert len(below) == 1, ("in-sync replicas differ", self.story)
+        for n, one in self.replicas.items():
+            if one.leading is not None and one.believed.leader_epoch == self.stored.leader_epoch:
+                start = one.log.log_start_offset
+                assert start >= self.deleted, (f"{n} has what was deleted", start, self.story)
 
     def heal(self) -> None:
         """Everybody comes back, and nothing happens any more: all are the same in the end."""
@@ -320,29 +406,34 @@ class World:
             steps = [self.elects, self.notes, self.learns, self.removes, self.fetches]
             for step in (*steps, self.considers, self.waits):
                 step()
-            ends = {self.replicas[n].end_bytes(1 << 60) for n in self.stored.replicas}
+            logs = [self.replicas[n].log for n in self.stored.replicas]
+            first = max(log.log_start_offset for log in logs)
+            ends = {self.replicas[n].end_bytes(1 << 60, first) for n in self.stored.replicas}
             is_whole = set(self.stored.isr) == set(self.stored.replicas)
+            if self.stored.leader != NO_LEADER:  # a deletion that nobody acknowledged may stay
+                led = self.replicas[self.stored.leader].log.log_start_offset
+                is_whole &= min(log.log_start_offset for log in logs) >= led
             if len(ends) == 1 and is_whole and not (self.stored.left_at or self.stored.adding):
                 return
-        raise AssertionError(("they did not become the same", self.stored, self.story))
+        logs = {
+            n: (one.log.log_start_offset, one.log.high_watermark, one.log.log_end_offset)
+            for n, one in self.replicas.items()
+        }
+        raise AssertionError(("they did not become the same", logs, self.stored, self.story))
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_nothing_committed_is_lost(
     tmp_path: Path, seed: int, scaled: Callable[[int], int], part: int
 ) -> None:
-    emptied = moved = 0
+    emptied = moved = uncleanly = held = 0
     for n in range(scaled(2500) if SCALE >= 1 else scaled(800)):  # 10,000 worlds, or 160
         draw = random.Random(f"{seed}:{part}:{n}")
         world = World(tmp_path / str(n), draw)
         world.acks = []
         for i in IDS:
             world.take_up(i, world.stored)
-        steps = [
-            world.elects, world.notes, world.notes, world.learns, world.learns, world.produces,
-            world.produces, world.fetches, world.fetches, world.fetches, world.considers,
-            world.dies, world.starts, world.starts, world.waits, world.moves, world.removes,
-        ]  # fmt: skip
+        steps = world.steps_of_moves() if n % 2 else world.steps_of_deletions()
         for _ in range(STEPS):
             step = draw.choice(steps)
             step()
@@ -352,7 +443,11 @@ def test_nothing_committed_is_lost(
         assert world.stored.leader != NO_LEADER
         emptied += world.emptied
         moved += world.moved
+        uncleanly += world.uncleanly
+        held += world.held
         for one in world.replicas.values():
             one.directory.close(clean=False)
     assert emptied, "nobody left the count and came back"
     assert moved, "no replica moved"
+    assert uncleanly, "nobody was elected uncleanly"
+    assert held, "nobody led that had missed a deletion"

@@ -61,8 +61,9 @@ from lapse.broker.logs.purgatory import Purgatory
 from lapse.broker.logs.rereading import Rereading
 from lapse.broker.logs.topics import Topics
 from lapse.broker.net.server import Server
+from lapse.broker.replicas.leading import Surroundings
 from lapse.broker.replicas.peers import Peers, ask_for_topic
-from lapse.broker.replicas.replicas import Replicas, Surroundings
+from lapse.broker.replicas.replicas import Replicas
 from lapse.broker.request.context import Services
 from lapse.broker.warm_up import warm_up
 from lapse.lifecycle import clock_guard

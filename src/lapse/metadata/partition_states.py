@@ -46,6 +46,8 @@ class PartitionState:
         left_at: brokers that had a replica, and may still have its files.
         lost: those of `isr` whose log is gone with its disk. Nobody is elected whose log is not
             there, as long as it may come back; and nobody else has all that was acknowledged.
+        log_start: where its log starts at least. Kept once it has moved while a replica was away,
+            which may lead one day, by an unclean election: log starts never go back (KIP-107).
     """
 
     replicas: tuple[int, ...]
@@ -58,6 +60,7 @@ class PartitionState:
     removing: tuple[int, ...] = ()
     left_at: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
+    log_start: int = 0
 
     @property
     def is_reassigned(self) -> bool:

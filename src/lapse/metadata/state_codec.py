@@ -21,6 +21,7 @@ class _State(msgspec.Struct, frozen=True):
     removing: tuple[int, ...] = ()
     left_at: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
+    log_start: int = 0
 
 
 def decoded_state(node: Node, path: str) -> PartitionState:
@@ -32,6 +33,7 @@ def decoded_state(node: Node, path: str) -> PartitionState:
     return PartitionState(
         kept.replicas, kept.isr, kept.leader, kept.leader_epoch, node.version,
         tuple(starmap(Away, kept.away)), kept.adding, kept.removing, kept.left_at, kept.lost,
+        kept.log_start,
     )  # fmt: skip
 
 
@@ -40,6 +42,6 @@ def encoded_state(state: PartitionState) -> bytes:
     away = tuple((one.broker, one.since_ms, one.counted) for one in state.away)
     kept = _State(
         state.replicas, state.isr, state.leader, state.leader_epoch, away, state.adding,
-        state.removing, state.left_at, state.lost,
+        state.removing, state.left_at, state.lost, state.log_start,
     )  # fmt: skip
     return msgspec.json.encode(kept)

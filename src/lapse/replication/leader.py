@@ -128,6 +128,14 @@ class LeaderReplicas:
         }
         return LogStarts({self._me: own_start, **counted}, self.followers.keys() - counted.keys())
 
+    def is_start_unknown_to_some(self, own_start: int, alive: AbstractSet[int]) -> bool:
+        """Whether a replica that is away may lack that the log starts there."""
+        return own_start > 0 and any(
+            follower.log_start_offset < own_start
+            for broker, follower in self.followers.items()
+            if broker not in alive and broker not in self.counted
+        )
+
     def furthest_with(self, offset: int, among: Collection[int]) -> int | None:
         """Which in-sync follower of these has an offset; the one that has most (KIP-392)."""
         able = [
@@ -140,13 +148,21 @@ class LeaderReplicas:
         return max(able)[-1] if able else None
 
     def wanted_isr(
-        self, leader_end: int, now_ms: int, lag_max_ms: int, joining: int | None = None
+        self,
+        leader_end: int,
+        now_ms: int,
+        lag_max_ms: int,
+        joining: int | None = None,
+        *,
+        log_start: int = 0,
     ) -> AbstractSet[int]:
         """The in-sync replicas as they should be; `joining`: who fetches just now, and may join.
 
         Who joins has all that is committed, and all that the leader had when its epoch began: else
         it could be elected without what an earlier leader had acknowledged. Only its fetch of this
-        moment counts: since an earlier one it may have started again, and have lost something.
+        moment counts: since an earlier one it may have started again, and have lost something. Nor
+        has it anything below `log_start`, where the leader's log starts: what it has there may be
+        of a leader whose records were lost by an unclean election, and nobody can compare it.
         """
         wanted = {self._me}
         for broker, follower in self.followers.items():
@@ -155,7 +171,8 @@ class LeaderReplicas:
             else:
                 reached = max(self.high_watermark, self.epoch_start)
                 may_join = broker == joining and broker not in self.uncounted
-                keeps = may_join and follower.end_offset >= reached
+                starts_there = follower.log_start_offset >= log_start
+                keeps = may_join and starts_there and follower.end_offset >= reached
             if keeps:
                 wanted.add(broker)
         return frozenset(wanted)

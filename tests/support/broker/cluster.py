@@ -230,7 +230,8 @@ def consumed(brokers: Brokers, topic: str, partitions: int = 1) -> list[int]:
     """All values, partition by partition, up to where a consumer comes."""
     consumer = Consumer(
         {"bootstrap.servers": brokers.bootstrap, "group.id": "reader", "log_level": 0,
-         "enable.auto.commit": False, "isolation.level": "read_committed",
+         "auto.offset.reset": "earliest", "enable.auto.commit": False,
+         "isolation.level": "read_committed",
          "enable.partition.eof": True}
     )  # fmt: skip
     found = []

@@ -15,6 +15,7 @@ from lapse.metadata.partition_states import (
     StateChange,
     first_state,
 )
+from lapse.metadata.state_codec import decoded_state
 from lapse.metadata.store import TopicRecord
 from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove, Step
 from lapse.metadata.tree_store import STATES_AT_ONCE, TOPICS_CHANGED, TreeStore
@@ -335,3 +336,20 @@ def test_a_log_that_is_gone_is_noted_until_it_is_back(ensemble: MemoryEnsemble) 
     assert states_of(store)[0].leader == NO_LEADER
     store.resign(lost_nothing=True)
     assert [s.lost for s in states_of(store)] == [(), (), ()]
+
+
+def test_where_a_log_starts_at_least_is_kept_and_stays_through_elections(
+    ensemble: MemoryEnsemble,
+) -> None:
+    topic = replicated("t", (1, 2))
+    store = store_of(ensemble, 1)
+    store.create_topics([topic])
+    store.set_own_state(change(topic, 0, replace(topic.states[0], log_start=60)))
+    store.resign(lost_nothing=False)
+    [after] = states_of(store_of(ensemble, 2))
+    assert (after.isr, after.leader, after.log_start) == ((2,), NO_LEADER, 60)
+
+
+def test_states_of_before_logs_had_a_least_start_are_read() -> None:
+    older = b'{"replicas":[1,2],"isr":[1],"leader":1,"leader_epoch":4}'
+    assert decoded_state(Node(older, 3), "x") == PartitionState((1, 2), (1,), 1, 4, 3)

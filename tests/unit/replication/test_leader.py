@@ -151,3 +151,26 @@ def test_a_consumer_reads_from_whom_has_most_of_those_that_may_be_read() -> None
     assert replicas.furthest_with(10, set()) is None
     replicas.isr = frozenset({1, 2})
     assert replicas.furthest_with(10, {2, 3}) == 2
+
+
+def test_who_joins_has_nothing_below_the_leaders_log_start() -> None:
+    """It may be of a leader that an unclean election has put an end to."""
+    replicas = leader((1,), high_watermark=10)
+    replicas.fetched(2, 20, 5, 20, 1)
+    assert replicas.wanted_isr(20, 1, LAG_MS, 2, log_start=6) == {1}
+    replicas.fetched(2, 20, 6, 20, 2)
+    assert replicas.wanted_isr(20, 2, LAG_MS, 2, log_start=6) == {1, 2}
+    replicas.isr = frozenset({1, 2})
+    assert replicas.wanted_isr(20, 2, LAG_MS, log_start=9) == {1, 2}  # who is in sync stays
+
+
+def test_who_is_away_and_may_lack_a_deletion_is_noticed() -> None:
+    replicas = leader((1, 2))
+    replicas.fetched(2, 20, 0, 20, 1)
+    everybody, two = ALL, frozenset({1, 2})
+    assert not replicas.is_start_unknown_to_some(0, two)  # nothing was deleted
+    assert replicas.is_start_unknown_to_some(5, two)  # the third has said nothing
+    assert not replicas.is_start_unknown_to_some(5, everybody)
+    replicas.fetched(3, 20, 5, 20, 1)
+    assert not replicas.is_start_unknown_to_some(5, two)
+    assert replicas.is_start_unknown_to_some(6, two)

@@ -21,26 +21,24 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from lapse.base.clock import Clock, monotonic_ms
-from lapse.base.config import BrokerConfig
+from lapse.base.clock import monotonic_ms
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
-from lapse.broker.limits.replication_quotas import ReplicationQuotas
-from lapse.broker.logs.disk import DiskThreads
-from lapse.broker.logs.members import Members
-from lapse.broker.logs.partitions import Partitions
-from lapse.broker.logs.purgatory import Operation, Purgatory, Watch
+from lapse.broker.logs.purgatory import Operation, Watch
 from lapse.broker.replicas.cleaned import Cleaned, Copy, copy_of
+from lapse.broker.replicas.deletions import Deletions
 from lapse.broker.replicas.fetcher import Fetcher, Followed
+from lapse.broker.replicas.leading import Leading, Surroundings
 from lapse.broker.replicas.peers import Peers
 from lapse.broker.replicas.returning import ReplicaStore, Returning
 from lapse.coordination.records import transactions
 from lapse.log.partition_log import PartitionLog
 from lapse.metadata.election import resigned
 from lapse.metadata.image import Image, Topic
-from lapse.metadata.partition_states import PartitionState, StateChange, with_isr
+from lapse.metadata.partition_states import NO_LEADER, PartitionState, StateChange, with_isr
 from lapse.metadata.tree import Conflict
-from lapse.replication.leader import UNKNOWN, LeaderReplicas, LogStarts
+from lapse.replication import log_start
+from lapse.replication.leader import LeaderReplicas
 
 logger = logging.getLogger(__name__)
 
@@ -64,35 +62,6 @@ class Fetching(NamedTuple):
 
     broker: int
     broker_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What of the broker replicas work with."""
-
-    config: BrokerConfig
-    partitions: Partitions
-    disk: DiskThreads
-    clock: Clock
-    purgatory: Purgatory
-    members: Members
-    peers: Peers
-    quotas: ReplicationQuotas
-
-
-@dataclass(slots=True)
-class _Leading:
-    """A partition with several replicas that this broker leads.
-
-    Attributes:
-        unsure: nobody knows whether `replicas.asked` was stored.
-    """
-
-    topic: Topic
-    state: PartitionState
-    log: PartitionLog
-    replicas: LeaderReplicas
-    unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +94,11 @@ class Replicas:
         self._image: Image | None = None
         self._new_image = asyncio.Event()
         self._applied: dict[TopicPartition, tuple[PartitionState, PartitionLog]] = {}
-        self._leading: dict[TopicPartition, _Leading] = {}
+        self._leading: dict[TopicPartition, Leading] = {}
         self._fetchers: dict[int, Fetcher] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._named: dict[TopicPartition, AbstractSet[int]] = {}
+        deletions = Deletions(around, self._leading, self._consider_start)
+        self.deleted = deletions.done
         self.reread: Callable[[], None] = lambda: None
         self.when_led: list[Callable[[], None]] = []
 
@@ -189,60 +159,6 @@ class Replicas:
                     break
             watching(None)
         return [ErrorCode.REQUEST_TIMED_OUT if code is None else code for code in codes]
-
-    async def deleted(self, partition: TopicPartition, offset: int, seconds: float) -> int:
-        """The low watermark, once all replicas have deleted what is below `offset` (KIP-107).
-
-        Who is neither alive nor in sync is not waited for, and named in the log. Raises
-        NOT_LEADER_OR_FOLLOWER where another broker is elected meanwhile; REQUEST_TIMED_OUT.
-        """
-        deadline = self._around.clock.monotonic() + seconds
-        with self._around.purgatory.watch([partition], Operation.DELETE_RECORDS) as watch:
-            while True:
-                watch.reset()
-                starts = self._log_starts(partition)
-                reached = min(starts.counted.values())
-                left_s = deadline - self._around.clock.monotonic()
-                if reached >= offset:
-                    self._name_uncounted(partition, offset, starts.away)
-                    return reached
-                if left_s <= 0:
-                    behind = {b: at for b, at in starts.counted.items() if at < offset}
-                    logger.warning(
-                        "%s: not deleted below %d in time: the log starts of replicas are %s",
-                        partition, offset, behind,
-                    )  # fmt: skip
-                    raise KafkaError(
-                        ErrorCode.REQUEST_TIMED_OUT,
-                        f"{partition}: not all replicas have deleted up to {offset}: {behind}",
-                    )
-                await watch.wait(_NEVER_SO_MANY_BYTES, left_s)
-
-    def _name_uncounted(
-        self, partition: TopicPartition, offset: int, away: AbstractSet[int]
-    ) -> None:
-        """Once, for as long as it is the same: Kafka Streams deletes twice a minute."""
-        if not away:
-            self._named.pop(partition, None)
-        elif self._named.get(partition) != away:
-            self._named[partition] = away
-            logger.warning(
-                "%s: deleted below %d; not counted, since they are away: replicas %s",
-                partition, offset, sorted(away),
-            )  # fmt: skip
-
-    def _log_starts(self, partition: TopicPartition) -> LogStarts:
-        led = self._around.partitions.led(partition)
-        state, leading = (
-            self._around.partitions.state_of(partition),
-            self._leading.get(partition),
-        )
-        own_start = led.log.log_start_offset
-        if state is None or len(state.replicas) == 1:
-            return LogStarts({self._me: own_start}, frozenset())
-        if leading is None or leading.state.leader_epoch != led.epoch:
-            return LogStarts(dict.fromkeys(state.replicas, UNKNOWN), frozenset())
-        return leading.replicas.log_starts(own_start, self._around.members.alive.alive)
 
     def in_sync(self, partition: TopicPartition) -> int:
         """How many replicas are in sync, this one among them."""
@@ -316,38 +232,47 @@ class Replicas:
         if leading is not None and len(leading.replicas.counted) == 1:
             self._advance(leading)
 
-    def _advance(self, leading: _Leading) -> None:
+    def _advance(self, leading: Leading) -> None:
         if leading.replicas.advance(leading.log.log_end_offset):
             leading.log.high_watermark = leading.replicas.high_watermark
             self._around.purgatory.changed(leading.log.partition)
 
-    def _consider_isr(self, leading: _Leading, joining: int | None = None) -> None:
+    def _consider_isr(self, leading: Leading, joining: int | None = None) -> None:
         replicas = leading.replicas
-        if replicas.asked is not None or leading.unsure:
+        if leading.is_asking:
             return
         now_ms, lag_ms = (
             monotonic_ms(self._around.clock),
             self._around.config.replica_lag_time_max_ms,
         )
-        wanted = replicas.wanted_isr(leading.log.log_end_offset, now_ms, lag_ms, joining)
+        end, start = leading.log.log_end_offset, leading.log.log_start_offset
+        wanted = replicas.wanted_isr(end, now_ms, lag_ms, joining, log_start=start)
         if wanted == replicas.isr:
             return
-        replicas.asked = wanted
         isr = tuple(b for b in leading.state.replicas if b in wanted)
-        self._begin(self._ask_isr(leading, with_isr(leading.state, isr)))
+        logger.info("%s: in-sync replicas are to be %s", leading.log.partition, isr)
+        self._ask(leading, with_isr(leading.state, isr))
 
-    async def _ask_isr(self, leading: _Leading, state: PartitionState) -> None:
-        """Store other in-sync replicas; they count in any case until it is known what is stored."""
+    def _consider_start(self, leading: Leading, start: int) -> None:
+        """Keep where the log starts: a replica is away that may know of no deletion."""
+        if start > leading.state.log_start and not leading.is_asking:
+            self._ask(leading, replace(leading.state, log_start=start))
+
+    def _ask(self, leading: Leading, state: PartitionState) -> None:
+        """Store another state; its in-sync replicas count until it is known what is stored."""
+        leading.replicas.asked = frozenset(state.isr)
+        self._begin(self._ask_store(leading, state))
+
+    async def _ask_store(self, leading: Leading, state: PartitionState) -> None:
         partition = leading.log.partition
         change = StateChange(leading.topic.topic_id, partition.partition, state)
         try:
             await self._around.disk.run(self._store_state, change)
         except (LapseError, Conflict) as e:
-            logger.info("%s: in-sync replicas %s are not stored: %s", partition, state.isr, e)
+            logger.info("%s: its state is not stored: %s", partition, e)
             leading.unsure = True
             self.reread()
             return
-        logger.info("%s: in-sync replicas are %s", partition, state.isr)
         if self._leading.get(partition) is leading and leading.state.version == state.version:
             self._take_state(leading, replace(state, version=state.version + 1))
             self._around.partitions.set_state(partition, leading.state)
@@ -357,7 +282,7 @@ class Replicas:
         assert self._store is not None, change
         self._store.set_own_state(change)
 
-    def _take_state(self, leading: _Leading, state: PartitionState) -> None:
+    def _take_state(self, leading: Leading, state: PartitionState) -> None:
         leading.state, leading.unsure = state, False
         leading.replicas.set_replicas(state.replicas, monotonic_ms(self._around.clock))
         leading.replicas.isr, leading.replicas.asked = frozenset(state.isr), None
@@ -411,11 +336,21 @@ class Replicas:
         copies = {r.partition: copy_of(r.topic, r.state, r.log, self._me) for r in roles}
         await self._around.disk.run(self._cleaned.set_copies, copies)
         begun = await self._around.disk.run(self._switch, new, states)
-        for role, (end, epoch) in zip(new, begun, strict=True):
+        waiting = {role.partition for role in new} - begun.keys()
+        for role in new:
+            if role.partition in waiting:
+                continue
+            end, epoch = begun[role.partition]
             self._take_up(role, end)
             if role.leads(self._me) and epoch > role.state.leader_epoch:
                 self._raise_epoch(role, epoch)
-        self._applied = {role.partition: (role.state, role.log) for role in roles}
+        self._applied = {
+            role.partition: (role.state, role.log)
+            for role in roles
+            if role.partition not in waiting
+        }
+        if waiting:
+            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._new_image.set)
         for partition in self._leading.keys() - self._applied.keys():
             del self._leading[partition]
         self._follow(roles, copies)
@@ -441,7 +376,7 @@ class Replicas:
         """The same where its log takes no writes, as on a full disk, and that of another would."""
         for tp, leading in self._leading.items():
             refusal = leading.log.refusal
-            if refusal is not None and not leading.unsure and leading.replicas.asked is None:
+            if refusal is not None and not leading.is_asking:
                 why = f"takes no writes ({refusal.why})"
                 leading.unsure = self._give_up(tp, leading.topic, leading.state, why)
 
@@ -463,27 +398,42 @@ class Replicas:
 
     def _switch(
         self, roles: Iterable[_Role], states: Mapping[TopicPartition, PartitionState]
-    ) -> list[tuple[int, int]]:
+    ) -> dict[TopicPartition, tuple[int, int]]:
         """In a worker thread: where the logs end, at which their epochs begin, and what these are.
 
-        A log may know a later epoch than is stored: it is of a broker that was alone.
+        A log may know a later epoch than is stored: it is of a broker that was alone. One that
+        cannot lead yet is left out: what was deleted is in it, and cannot be just now.
         """
-        begun = []
+        begun, states = {}, dict(states)
         begin_at = {tp: one.replicas.epoch_start for tp, one in self._leading.items()}
         for role in roles:
             known = self._leading.get(role.partition)
             change = role.log.lead if role.leads(self._me) else role.log.follow
             change(role.state.leader_epoch)
             role.log.set_replicated(replicated=len(role.state.replicas) > 1)
+            if role.leads(self._me) and not self._holds_start(role):
+                states[role.partition] = replace(role.state, leader=NO_LEADER)
+                continue
             epoch = role.log.leader_epoch
             if role.partition.topic == transactions.TOPIC and len(role.state.replicas) == 1:
                 epoch = max(epoch, self._markers_epoch())
-            begun.append((role.log.log_end_offset, epoch))
+            begun[role.partition] = (role.log.log_end_offset, epoch)
             is_new = known is None or known.state.leader_epoch != role.state.leader_epoch
             if is_new and len(role.state.replicas) > 1:
                 begin_at[role.partition] = role.log.log_end_offset
         self._around.partitions.set_states(states, begin_at)
         return begun
+
+    def _holds_start(self, role: _Role) -> bool:
+        """Whether a log that is to lead starts where it must."""
+        try:
+            directory = self._around.partitions.directory_of(role.partition)
+            log_start.hold(role.log, directory, role.state.log_start)
+        except KafkaError as e:
+            self._around.partitions.report(role.partition, e)
+            logger.error("%s does not lead yet: %s", role.partition, e)  # noqa: TRY400  (for people)
+            return False
+        return True
 
     def _markers_epoch(self) -> int:
         """Above all coordinator epochs of markers here, which a coordinator's must never be below.
@@ -525,7 +475,7 @@ class Replicas:
             high_watermark=role.log.high_watermark, now_ms=monotonic_ms(self._around.clock),
         )  # fmt: skip
         replicas.uncounted = role.state.uncounted
-        leading = _Leading(role.topic, role.state, role.log, replicas)
+        leading = Leading(role.topic, role.state, role.log, replicas)
         self._leading[role.partition] = leading
         self._advance(leading)
 
@@ -557,8 +507,12 @@ class Replicas:
         while True:
             await asyncio.sleep(min(lag_s / LOOKS_PER_LAG, LOOK_SECONDS_MAX))
             try:
+                alive = self._around.members.alive.alive
                 for leading in list(self._leading.values()):
                     self._consider_isr(leading)
+                    start = leading.log.log_start_offset
+                    if leading.replicas.is_start_unknown_to_some(start, alive):
+                        self._consider_start(leading, start)
                 self._give_up_refusing()
             except Exception:
                 logger.exception("followers that lag could not be looked for")
