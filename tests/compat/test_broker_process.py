@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import resource
 import shutil
+import sqlite3
 import stat
 import subprocess
 import sys
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from lapse.base.errors import LapseError
 from lapse.cli.main import main
 from lapse.log.checkpoints import CLEAN_SHUTDOWN
+from lapse.metadata.sqlite import STORE
 from lapse.testing.broker_process import BrokerFailed, BrokerProcess
 from tests.compat.conftest import create_topic
 from tests.compat.test_librdkafka import read_all
@@ -184,3 +187,28 @@ def test_a_password_with_a_backslash_is_taken_as_it_is_written(tmp_path: Path) -
             }
         )  # fmt: skip
         assert admin.list_topics(timeout=30).brokers
+
+
+def test_damaged_metadata_deletes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One bit of the file says whether a topic is being deleted."""
+    data = tmp_path / "data"
+    with BrokerProcess(data) as broker:
+        create_topic(broker, "t")
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        producer.produce("t", b"v", partition=0)
+        assert producer.flush(30) == 0
+        broker.stop()
+    store, before = data / STORE, sorted(data.glob("t-*/*.log"))
+    with closing(sqlite3.connect(store)) as db, db:
+        db.execute("UPDATE topics SET state = 1")
+    with pytest.raises(BrokerFailed, match="topics are not as they were stored"):
+        BrokerProcess(data).start()
+    assert main(["clean", str(data), "--force"]) == 3
+    assert "--accept-metadata" in capsys.readouterr().err
+    assert sorted(data.glob("t-*/*.log")) == before
+    with closing(sqlite3.connect(store)) as db, db:
+        db.execute("UPDATE topics SET state = 0")  # the file is put back
+    with BrokerProcess(data) as broker:
+        assert [m.value() for m in read_all(broker, "t", 1)] == [b"v"]

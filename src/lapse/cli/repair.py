@@ -15,6 +15,12 @@ it does not serve it as if the records had never been. Each choice lets it open 
   --fetch-anew    a log that other brokers have, too: the broker removes what it has of it, and
                   fetches it from them, when it starts and another one is in sync
 
+A broker does not start where what it keeps of topics, settings or users is damaged: a byte may be
+a retention. Put `lapse-metadata.sqlite` back from a copy, or:
+
+  --accept-metadata  what it says now is right: look at it with `lapse topic` and `lapse config`
+                     before anything is deleted by it
+
 What other brokers have is fetched from them: a hole would be theirs, too, once this broker leads.
 Where none of them has what is missing either, --alone offers the other choices.
 
@@ -41,8 +47,10 @@ from lapse.cli.output import show_table
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.log.repair import Choice, Finding, decide, look
+from lapse.metadata import sqlite
 
 _DONE, _FINDING = 0, 1
+_ACCEPT_METADATA = "accept-metadata"
 _HELP = {
     Choice.ACCEPT_HOLE: "let logs go on without segments that are gone or cut short",
     Choice.ACCEPT_EMPTY: "let partitions whose folder is gone begin empty, where they had ended",
@@ -69,6 +77,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for choice, text in _HELP.items():
         parser.add_argument(f"--{choice}", action="store_true", help=text)
     parser.add_argument(
+        f"--{_ACCEPT_METADATA}", action="store_true",
+        help="let what is kept of topics, settings and users hold as it is, though damaged",
+    )  # fmt: skip
+    parser.add_argument(
         "--read", action="store_true", help="read all segments, not only what is known to be bad"
     )
     parser.add_argument(
@@ -85,6 +97,7 @@ class RepairLine:
     """What is said of one finding.
 
     Attributes:
+        partition: empty where it is of the metadata; then without offsets, too.
         offline: a broker does not open the log until this is decided.
         choice: the option that would settle it.
         outcome: what was done; None where nothing was.
@@ -105,13 +118,16 @@ def run(args: argparse.Namespace) -> int:
     options.partitions_in(args.logdir)  # refuses what is no directory
     wanted = [options.partition(name) for name in args.partition]
     chosen = {choice for choice in Choice if getattr(args, choice.replace("-", "_"))}
+    lines = _of_metadata(args)
     if not chosen or args.dry_run:
-        lines = [_line(found, chosen) for found in _found(args, wanted)]
+        lines += [_line(found, chosen) for found in _found(args, wanted)]
     else:
-        lines = _repaired(args, wanted, chosen)
+        lines += _repaired(args, wanted, chosen)
     columns = {
-        "partition": lambda line: line.partition,
-        "offsets": lambda line: f"{line.first_offset} to {line.end_offset - 1}",
+        "partition": lambda line: line.partition or "-",
+        "offsets": lambda line: (
+            f"{line.first_offset} to {line.end_offset - 1}" if line.partition else "-"
+        ),
         "what is wrong": lambda line: line.why,
         "offline": lambda line: "yes" if line.offline else "no",
         "choice": lambda line: f"--{line.choice}",
@@ -123,6 +139,24 @@ def run(args: argparse.Namespace) -> int:
         print("nothing is missing")
     left = any(line.outcome is None or line.error for line in lines)
     return _FINDING if left else _DONE
+
+
+def _of_metadata(args: argparse.Namespace) -> list[RepairLine]:
+    """What is damaged of topics, settings and users; accepted under the directory's lock."""
+    path = args.logdir / sqlite.STORE
+    damaged = sqlite.damaged_tables(path) if path.exists() else []
+    lines = [
+        RepairLine("", 0, 0, f"{table}: not as they were stored", True, _ACCEPT_METADATA)
+        for table in damaged
+    ]
+    if not (lines and args.accept_metadata):
+        return lines
+    if args.dry_run:
+        error = f"would be settled by --{_ACCEPT_METADATA}"
+        return [replace(line, error=error) for line in lines]
+    with contextlib.closing(LogDirectory.open(args.logdir, LogEnv(RealFs(), SystemClock()))):
+        sqlite.accept_as_it_is(path)
+    return [replace(line, outcome="accepted as they are") for line in lines]
 
 
 def _found(args: argparse.Namespace, wanted: list[TopicPartition]) -> list[Finding]:

@@ -5,18 +5,23 @@ connection behind a lock; the calls are few and short.
 
 The file carries its schema version. An older one is brought up to ours in place, in one
 transaction; a newer one is refused, never guessed at.
+
+SQLite does not notice a byte that is damaged. One may be a retention, or whether a topic is being
+deleted; so each table has a seal over all its rows, which whoever reads or changes it checks.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import make_private
@@ -75,10 +80,16 @@ CREATE TABLE client_quotas (
     PRIMARY KEY (entity, name)
 ) WITHOUT ROWID;
 """
+_SEALS = "CREATE TABLE seals (name TEXT PRIMARY KEY, seal TEXT NOT NULL) WITHOUT ROWID;"
 # What brings a store from each version to the next; a new one, whose version is 0, gets them all.
-MIGRATIONS = (_TOPICS, _BROKER_SETTINGS, _SECURITY, _CLIENT_QUOTAS)
+MIGRATIONS = (_TOPICS, _BROKER_SETTINGS, _SECURITY, _CLIENT_QUOTAS, _SEALS)
 SCHEMA_VERSION = len(MIGRATIONS)
-_SETTINGS_FROM = 2
+_SETTINGS_FROM, _SEALED_FROM = 2, 5
+_FACTS, _TOPICS_TABLE, _SETTINGS_TABLE = "facts", "topics", "broker_settings"
+_ACLS, _CREDENTIALS, _QUOTAS = "acls", "scram_credentials", "client_quotas"
+SEALED = (_FACTS, _TOPICS_TABLE, _SETTINGS_TABLE, _ACLS, _CREDENTIALS, _QUOTAS)
+_SEAL_BYTES = 16
+_BROKEN = (sqlite3.Error, UnicodeDecodeError)  # SQLite's own words may have what is damaged
 _ACL_COLUMNS = ", ".join(AclBinding.__dataclass_fields__)  # of the table and of the class
 
 
@@ -127,7 +138,12 @@ class SqliteStore:
             if version == 0:
                 self._set("cluster_id", new_cluster_id())
                 self._set("producer_id_next", "0")
+            if version < _SEALED_FROM:
+                _seal(self._db, SEALED)
             self._db.execute("COMMIT")
+        with self._transaction():
+            for table in SEALED:
+                self._rows(table)
 
     def cluster_id(self) -> str:
         with self._transaction():
@@ -144,18 +160,16 @@ class SqliteStore:
 
     def _in_state(self, state: int) -> Sequence[TopicRecord]:
         with self._transaction():
-            rows = self._db.execute(
-                "SELECT name, topic_id, partitions, overrides FROM topics"
-                " WHERE state = ? ORDER BY name",
-                (state,),
-            ).fetchall()
-        return [
+            rows = self._rows(_TOPICS_TABLE)
+        found = [
             TopicRecord(name, uuid.UUID(topic_id), partitions, json.loads(overrides))
-            for name, topic_id, partitions, overrides in rows
+            for topic_id, name, partitions, overrides, state_of in rows
+            if state_of == state
         ]
+        return sorted(found, key=lambda topic: topic.name)
 
     def create_topics(self, topics: Sequence[TopicRecord]) -> None:
-        with self._transaction():
+        with self._changing(_TOPICS_TABLE):
             for topic in topics:
                 try:
                     self._db.execute(
@@ -172,7 +186,7 @@ class SqliteStore:
                     raise topic_exists(topic.name) from None
 
     def change_topic(self, topic: TopicRecord) -> None:
-        with self._transaction():
+        with self._changing(_TOPICS_TABLE):
             done = self._db.execute(
                 "UPDATE topics SET partitions = ?, overrides = ? WHERE topic_id = ? AND state = ?",
                 (topic.partitions, json.dumps(dict(topic.overrides)), str(topic.topic_id), _LIVE),
@@ -181,7 +195,7 @@ class SqliteStore:
                 raise no_topic(topic.topic_id)
 
     def start_deletion(self, topic_id: uuid.UUID) -> None:
-        with self._transaction():
+        with self._changing(_TOPICS_TABLE):
             done = self._db.execute(
                 "UPDATE topics SET state = ? WHERE topic_id = ? AND state = ?",
                 (_DELETING, str(topic_id), _LIVE),
@@ -190,17 +204,17 @@ class SqliteStore:
                 raise no_topic(topic_id)
 
     def finish_deletion(self, topic_id: uuid.UUID) -> None:
-        with self._transaction():
+        with self._changing(_TOPICS_TABLE):
             self._db.execute(
                 "DELETE FROM topics WHERE topic_id = ? AND state = ?", (str(topic_id), _DELETING)
             )
 
     def broker_settings(self) -> Mapping[str, Mapping[str, str]]:
         with self._transaction():
-            return _settings_in(self._db)
+            return _settings_of(self._rows(_SETTINGS_TABLE))
 
     def set_broker_settings(self, broker: str, settings: Mapping[str, str]) -> None:
-        with self._transaction():
+        with self._changing(_SETTINGS_TABLE):
             self._db.execute("DELETE FROM broker_settings WHERE broker = ?", (broker,))
             self._db.executemany(
                 "INSERT INTO broker_settings VALUES (?, ?, ?)",
@@ -209,7 +223,7 @@ class SqliteStore:
 
     def acls(self) -> frozenset[AclBinding]:
         with self._transaction():
-            rows = self._db.execute(f"SELECT {_ACL_COLUMNS} FROM acls").fetchall()  # noqa: S608
+            rows = self._rows(_ACLS)
         return frozenset(
             AclBinding(
                 ResourceType(resource_type),
@@ -224,7 +238,7 @@ class SqliteStore:
         )
 
     def change_acls(self, added: Iterable[AclBinding], removed: Iterable[AclBinding]) -> None:
-        with self._transaction():
+        with self._changing(_ACLS):
             self._db.executemany(
                 f"DELETE FROM acls WHERE ({_ACL_COLUMNS}) = (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
                 map(_acl_row, removed),
@@ -235,7 +249,7 @@ class SqliteStore:
 
     def credentials(self) -> Credentials:
         with self._transaction():
-            rows = self._db.execute("SELECT * FROM scram_credentials").fetchall()
+            rows = self._rows(_CREDENTIALS)
         return {
             (user, ScramMechanism(mechanism)): ScramCredential(*rest)
             for user, mechanism, *rest in rows
@@ -244,7 +258,7 @@ class SqliteStore:
     def change_credentials(
         self, changes: Mapping[tuple[str, ScramMechanism], ScramCredential | None]
     ) -> None:
-        with self._transaction():
+        with self._changing(_CREDENTIALS):
             for (user, mechanism), c in changes.items():
                 self._db.execute(
                     "DELETE FROM scram_credentials WHERE user = ? AND mechanism = ?",
@@ -257,7 +271,7 @@ class SqliteStore:
                     )
 
     def secret_of(self, name: str, fresh: Callable[[], bytes]) -> bytes:
-        with self._transaction():
+        with self._changing(_FACTS):
             row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
             if row is None:
                 self._set(name, fresh().hex())
@@ -266,14 +280,14 @@ class SqliteStore:
     def client_quotas(self) -> Mapping[Entity, Mapping[str, float]]:
         found: dict[Entity, dict[str, float]] = {}
         with self._transaction():
-            rows = self._db.execute("SELECT entity, name, value FROM client_quotas").fetchall()
+            rows = self._rows(_QUOTAS)
         for entity, name, value in rows:
             parts = tuple((kind, who) for kind, who in json.loads(entity))
             found.setdefault(parts, {})[name] = value
         return found
 
     def set_client_quotas(self, changed: Mapping[Entity, Mapping[str, float]]) -> None:
-        with self._transaction():
+        with self._changing(_QUOTAS):
             for entity, values in changed.items():
                 key = json.dumps(entity)
                 self._db.execute("DELETE FROM client_quotas WHERE entity = ?", (key,))
@@ -283,7 +297,7 @@ class SqliteStore:
                 )
 
     def allocate_producer_ids(self, count: int) -> range:
-        with self._transaction():
+        with self._changing(_FACTS):
             start = int(self._get("producer_id_next"))
             self._set("producer_id_next", str(start + count))
         return range(start, start + count)
@@ -303,6 +317,18 @@ class SqliteStore:
             (name, value),
         )
 
+    def _rows(self, table: str) -> list[tuple[Any, ...]]:
+        """All of a table, as it was stored; raises Damaged."""
+        return _sealed_rows(self._db, table, self.path)
+
+    @contextmanager
+    def _changing(self, table: str) -> Iterator[None]:
+        """Change a table; nothing that is damaged gets a new seal."""
+        with self._transaction():
+            self._rows(table)
+            yield
+            _seal(self._db, [table])
+
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         with self._lock, self._storage():
@@ -319,8 +345,86 @@ class SqliteStore:
     def _storage(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as e:
+        except _BROKEN as e:
             raise StorageError(f"{self.path}: {e}") from e
+
+
+# --- seals ----------------------------------------------------------------------------------------
+
+
+class Damaged(StorageError):
+    """A table is not as it was stored."""
+
+    is_of_disk = False
+
+
+def _all_rows(db: sqlite3.Connection, table: str) -> list[tuple[Any, ...]]:
+    """From the table itself: an index may be damaged, too."""
+    columns = len(db.execute(f"PRAGMA table_info({table})").fetchall())
+    order = ", ".join(map(str, range(1, columns + 1)))
+    return db.execute(f"SELECT * FROM {table} NOT INDEXED ORDER BY {order}").fetchall()  # noqa: S608
+
+
+def _is_there(db: sqlite3.Connection, table: str) -> bool:
+    return bool(db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchall())
+
+
+def _seal_of(rows: list[tuple[Any, ...]]) -> str:
+    data = repr(rows).encode(errors="surrogatepass")
+    return hashlib.blake2b(data, digest_size=_SEAL_BYTES).hexdigest()
+
+
+def _seal(db: sqlite3.Connection, tables: Iterable[str]) -> None:
+    for table in tables:
+        db.execute(
+            "INSERT INTO seals VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET seal = excluded.seal",
+            (table, _seal_of(_all_rows(db, table))),
+        )
+
+
+def _sealed_rows(db: sqlite3.Connection, table: str, path: Path) -> list[tuple[Any, ...]]:
+    rows = _all_rows(db, table)
+    kept = db.execute("SELECT seal FROM seals WHERE name = ?", (table,)).fetchone()
+    if kept is None or kept[0] != _seal_of(rows):
+        raise Damaged(
+            f"{path}: {table} are not as they were stored; a byte is damaged. Put the file back "
+            f"from a copy, or have what it says now accepted: lapse repair {path.parent} "
+            "--accept-metadata"
+        )
+    return rows
+
+
+def damaged_tables(path: Path) -> list[str]:
+    """Which are not as they were stored; changes nothing. Raises StorageError."""
+    with _looking(path) as db:
+        return _damaged(db, path) if _is_there(db, "seals") else []
+
+
+def accept_as_it_is(path: Path) -> list[str]:
+    """Seal anew what is not as it was stored, and name it: a person says that it is right."""
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            accepted = _damaged(db, path) if _is_there(db, "seals") else []
+            _seal(db, accepted)
+            db.execute("REINDEX")
+            db.execute("COMMIT")
+            return accepted
+    except _BROKEN as e:
+        raise StorageError(f"{path}: {e}") from e
+
+
+def _damaged(db: sqlite3.Connection, path: Path) -> list[str]:
+    found = []
+    for table in SEALED:
+        try:
+            _sealed_rows(db, table, path)
+        except Damaged:
+            found.append(table)
+    return found
+
+
+# --- looking --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,23 +436,34 @@ class Settings:
 
 
 def look_at_settings(path: Path) -> Settings:
-    """A store's settings, read without changing or creating a file, also beside a live broker.
+    """A store's settings, read without changing or creating a file, also beside a live broker."""
+    with _looking(path) as db:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version >= _SEALED_FROM or _is_there(db, "seals"):  # the version may be damaged
+            rows = _sealed_rows(db, _TOPICS_TABLE, path)
+            settings = _sealed_rows(db, _SETTINGS_TABLE, path)
+        else:
+            rows = _all_rows(db, _TOPICS_TABLE)
+            settings = _all_rows(db, _SETTINGS_TABLE) if version >= _SETTINGS_FROM else []
+        topics = {row[1]: json.loads(row[3]) for row in rows if row[4] == _LIVE}
+        return Settings(topics, _settings_of(settings))
 
-    A store that was closed has no write-ahead log beside it; telling SQLite that no process writes
+
+@contextmanager
+def _looking(path: Path) -> Iterator[sqlite3.Connection]:
+    """A store as of one moment.
+
+    One that was closed has no write-ahead log beside it; telling SQLite that no process writes
     then keeps it from making one.
     """
     wal = path.with_name(path.name + "-wal")
     mode = "mode=ro" if wal.exists() else "immutable=1"
+    address = f"{path.resolve().as_uri()}?{mode}"
     try:
-        db = sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True)
-        try:
-            rows = db.execute("SELECT name, overrides FROM topics WHERE state = ?", (_LIVE,))
-            topics = {name: json.loads(overrides) for name, overrides in rows}
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            return Settings(topics, _settings_in(db) if version >= _SETTINGS_FROM else {})
-        finally:
-            db.close()
-    except sqlite3.Error as e:
+        with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
+            db.execute("BEGIN")
+            yield db
+    except _BROKEN as e:
         if _is_forbidden(path):
             raise StorageError(
                 f"looking at {path}: only its owner may read it, for it has credentials: run "
@@ -365,9 +480,8 @@ def _is_forbidden(path: Path) -> bool:
     return False
 
 
-def _settings_in(db: sqlite3.Connection) -> dict[str, dict[str, str]]:
+def _settings_of(rows: list[tuple[Any, ...]]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    rows = db.execute("SELECT broker, name, value FROM broker_settings ORDER BY broker, name")
     for broker, name, value in rows:
         found.setdefault(broker, {})[name] = value
     return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,9 @@ from lapse.log.directory import LogDirectory
 from lapse.log.facts import BadRange
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import LOG, segment_path
+from lapse.metadata import sqlite
 from tests.support.log.logs import NOW, TP, append, batch, batches_of, check_sound, config, env
+from tests.support.metadata.store_contract import record
 
 SMALL = config(internal_segment_bytes=400)
 Told = list[dict[str, object]]
@@ -197,3 +201,26 @@ def test_what_is_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["repair", str(tmp_path / "nowhere")]) == 3
     assert "no such directory" in capsys.readouterr().err
     assert main(["repair", str(tmp_path), "--partition", "x"]) == 2
+
+
+def test_damaged_metadata_is_named_and_accepted_by_a_person_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / sqlite.STORE
+    closing_one = sqlite.SqliteStore(store, lambda: "cluster")
+    closing_one.create_topics([record("t", 1)])
+    closing_one.close()
+    with contextlib.closing(sqlite3.connect(store)) as db, db:
+        db.execute("UPDATE topics SET state = 1")
+    before = store.read_bytes()
+    assert main(["repair", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "topics: not as they were stored" in said
+    assert "--accept-metadata" in said
+    assert main(["repair", str(tmp_path), "--accept-metadata", "--dry-run"]) == 1
+    assert store.read_bytes() == before
+    capsys.readouterr()
+    assert main(["repair", str(tmp_path), "--accept-metadata", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outcome"] == "accepted as they are"
+    assert main(["repair", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "nothing is missing\n"

@@ -141,7 +141,7 @@ def test_version_1_is_brought_up_in_place(old: Path) -> None:
         assert list(store.topics()) == [kept]
         assert [t.name for t in store.deletions()] == ["going"]
         store.close()
-        assert version_of(old) == SCHEMA_VERSION == 4
+        assert version_of(old) == SCHEMA_VERSION == 5
     store = SqliteStore(old, str)
     assert store.allocate_producer_ids(3) == range(77, 80)
     store.set_broker_settings("0", {"a": "1"})
