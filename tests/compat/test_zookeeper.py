@@ -151,7 +151,7 @@ def test_a_new_connection_begins_with_a_sync(
 
 
 def test_who_cannot_wait_so_long_is_told(zookeeper: ZooKeeperProcess, sessions: Sessions) -> None:
-    tree = sessions.begin(zookeeper, wait_ms=700)
+    tree = sessions.begin(zookeeper, wait_ms=3000)  # it must be there within that time
     zookeeper.kill()
     for ask in (lambda: tree.get(["/"]), lambda: tree.commit([Create("/a", b"")])):
         with pytest.raises(Unreachable):
