@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
 
 from lapse.base.errors import ErrorCode
 from lapse.testing.zookeeper_process import ZooKeeperProcess
@@ -165,6 +171,27 @@ def test_what_was_deleted_stays_so_where_a_replica_leads_that_was_away(
         same_bytes(brokers, "t-0")
         assert log_start(brokers, where) == below
         assert consumed(brokers, "t") == [*range(below, 100), *after]
+
+
+def test_nor_does_retention_go_back(tmp_path: Path, shared: ZooKeeperProcess) -> None:
+    """Nobody waits for an answer of it: it is kept a few seconds later."""
+    soon = {"log.retention.check.interval.ms": "500"}
+    with running(tmp_path, shared, soon) as brokers:
+        brokers.create_at("t", 1, 2)
+        produced(brokers, "t", range(100))
+        brokers.processes[2].kill()
+        brokers.until(lambda: not brokers.in_sync("t"), "2 is not in sync")
+        admin, where = brokers.admin(), TopicPartition("t", 0)
+        expired = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
+        topic = ConfigResource(ResourceType.TOPIC, "t", incremental_configs=[expired])
+        brokers.until_ok(lambda: admin.incremental_alter_configs([topic])[topic].result(30))
+        kept = "t-0: in-sync replicas are (1,); the log starts at 100 at least"
+        brokers.until(lambda: kept in brokers.processes[1].log(), "the log start, stored")
+        brokers.processes[1].kill()
+        brokers.processes[2].start()
+        brokers.until(lambda: all(len(s.brokers) == 2 for s in brokers.seen()), "who is there")
+        elect_whoever_is_there(brokers, where)
+        assert log_start(brokers, where) == 100
 
 
 def test_an_empty_disk_where_another_one_is_in_sync_is_filled_again(

@@ -39,7 +39,7 @@ from pathlib import Path
 
 from lapse.base.clock import SystemClock
 from lapse.base.config import topic_config
-from lapse.base.errors import LapseError
+from lapse.base.errors import LapseError, StorageError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
@@ -99,7 +99,7 @@ class RepairLine:
     Attributes:
         partition: empty where it is of the metadata; then without offsets, too.
         offline: a broker does not open the log until this is decided.
-        choice: the option that would settle it.
+        choice: the option that would settle it; empty where none would.
         outcome: what was done; None where nothing was.
     """
 
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
         ),
         "what is wrong": lambda line: line.why,
         "offline": lambda line: "yes" if line.offline else "no",
-        "choice": lambda line: f"--{line.choice}",
+        "choice": lambda line: f"--{line.choice}" if line.choice else "-",
         "outcome": lambda line: line.error or line.outcome or "-",
     }
     if lines or args.json:
@@ -144,7 +144,10 @@ def run(args: argparse.Namespace) -> int:
 def _of_metadata(args: argparse.Namespace) -> list[RepairLine]:
     """What is damaged of topics, settings and users; accepted under the directory's lock."""
     path = args.logdir / sqlite.STORE
-    damaged = sqlite.damaged_tables(path) if path.exists() else []
+    try:
+        damaged = sqlite.damaged_tables(path) if path.exists() else []
+    except StorageError as e:  # logs are looked at all the same
+        return [RepairLine("", 0, 0, f"{e}; put the file back from a copy", True, "")]
     lines = [
         RepairLine("", 0, 0, f"{table}: not as they were stored", True, _ACCEPT_METADATA)
         for table in damaged

@@ -130,11 +130,8 @@ class LeaderReplicas:
 
     def is_start_unknown_to_some(self, own_start: int, alive: AbstractSet[int]) -> bool:
         """Whether a replica that is away may lack that the log starts there."""
-        return own_start > 0 and any(
-            follower.log_start_offset < own_start
-            for broker, follower in self.followers.items()
-            if broker not in alive and broker not in self.counted
-        )
+        away = self.log_starts(own_start, alive).away
+        return any(self.followers[b].log_start_offset < own_start for b in away) and own_start > 0
 
     def furthest_with(self, offset: int, among: Collection[int]) -> int | None:
         """Which in-sync follower of these has an offset; the one that has most (KIP-392)."""
@@ -154,7 +151,7 @@ class LeaderReplicas:
         lag_max_ms: int,
         joining: int | None = None,
         *,
-        log_start: int = 0,
+        log_start: int,
     ) -> AbstractSet[int]:
         """The in-sync replicas as they should be; `joining`: who fetches just now, and may join.
 

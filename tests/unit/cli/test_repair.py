@@ -224,3 +224,15 @@ def test_damaged_metadata_is_named_and_accepted_by_a_person_alone(
     assert json.loads(capsys.readouterr().out)["outcome"] == "accepted as they are"
     assert main(["repair", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "nothing is missing\n"
+
+
+def test_metadata_that_cannot_be_read_at_all_keep_no_log_from_being_repaired(
+    tmp_path: Path, log: PartitionLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / sqlite.STORE).write_bytes(b"no database" * 100)
+    segment_path(log.dir, log.segments[2].base_offset, LOG).unlink()
+    assert main(["repair", str(tmp_path), "--accept-hole", "--accept-metadata", "--json"]) == 1
+    of_metadata, of_log = map(json.loads, capsys.readouterr().out.splitlines())
+    assert "put the file back from a copy" in of_metadata["why"]
+    assert (of_metadata["choice"], of_metadata["outcome"]) == ("", None)
+    assert of_log["outcome"] is not None

@@ -56,30 +56,30 @@ def test_a_follower_stays_while_it_catches_up_within_the_lag() -> None:
     replicas = leader()
     replicas.fetched(2, 20, 0, 20, 500)
     replicas.fetched(3, 10, 0, 20, 500)
-    assert replicas.wanted_isr(20, 1000, LAG_MS, 2) == ALL
-    assert replicas.wanted_isr(20, 1001, LAG_MS, 2) == {1, 2}
+    assert replicas.wanted_isr(20, 1000, LAG_MS, 2, log_start=0) == ALL
+    assert replicas.wanted_isr(20, 1001, LAG_MS, 2, log_start=0) == {1, 2}
     replicas.fetched(3, 20, 0, 40, 1200)  # what the leader had at its fetch before
-    assert replicas.wanted_isr(40, 1500, LAG_MS, 2) == ALL  # caught up as of 500
-    assert replicas.wanted_isr(40, 1501, LAG_MS, 2) == {1}  # and the second as of 500, too
+    assert replicas.wanted_isr(40, 1500, LAG_MS, 2, log_start=0) == ALL  # caught up as of 500
+    assert replicas.wanted_isr(40, 1501, LAG_MS, 2, log_start=0) == {1}  # the second, too
 
 
 def test_without_new_records_nobody_lags() -> None:
     replicas = leader()
     for broker in (2, 3):
         replicas.fetched(broker, 20, 0, 20, 1)
-    assert replicas.wanted_isr(20, 10**9, LAG_MS, 2) == ALL
+    assert replicas.wanted_isr(20, 10**9, LAG_MS, 2, log_start=0) == ALL
 
 
 def test_who_joins_has_all_that_is_committed_and_all_of_earlier_epochs() -> None:
     replicas = leader((1,), high_watermark=4)
     replicas.fetched(2, 9, 0, 12, 1)  # above the high watermark, below where the epoch began
-    assert replicas.wanted_isr(12, 1, LAG_MS, 2) == {1}
+    assert replicas.wanted_isr(12, 1, LAG_MS, 2, log_start=0) == {1}
     replicas.fetched(2, 10, 0, 12, 2)
-    assert replicas.wanted_isr(12, 2, LAG_MS, 2) == {1, 2}
-    assert replicas.wanted_isr(12, 2, LAG_MS, 3) == {1}  # it is about to stop
+    assert replicas.wanted_isr(12, 2, LAG_MS, 2, log_start=0) == {1, 2}
+    assert replicas.wanted_isr(12, 2, LAG_MS, 3, log_start=0) == {1}  # it is about to stop
     replicas.advance(12)
     assert replicas.high_watermark == 12
-    assert replicas.wanted_isr(12, 2, LAG_MS, 2) == {1}
+    assert replicas.wanted_isr(12, 2, LAG_MS, 2, log_start=0) == {1}
 
 
 def test_the_low_watermark_is_of_who_is_alive_or_in_sync() -> None:
@@ -96,14 +96,14 @@ def test_who_left_the_count_is_not_in_sync_whatever_it_has() -> None:
     replicas.uncounted = frozenset({2})
     for follower in (2, 3):
         replicas.fetched(follower, 12, 0, 12, 1)
-    assert replicas.wanted_isr(12, 1, LAG_MS, 2) == {1}
-    assert replicas.wanted_isr(12, 1, LAG_MS, 3) == {1, 3}
+    assert replicas.wanted_isr(12, 1, LAG_MS, 2, log_start=0) == {1}
+    assert replicas.wanted_isr(12, 1, LAG_MS, 3, log_start=0) == {1, 3}
 
 
 def test_strangers_count_nothing() -> None:
     replicas = leader((1,))
     replicas.fetched(9, 100, 0, 20, 1)
-    assert 9 not in replicas.wanted_isr(20, 1, LAG_MS, 9)
+    assert 9 not in replicas.wanted_isr(20, 1, LAG_MS, 9, log_start=0)
 
 
 @given(
@@ -135,7 +135,7 @@ def test_who_comes_is_known_by_its_first_fetch_and_who_goes_not_any_more() -> No
     assert replicas.followers[4].end_offset == UNKNOWN
     assert not replicas.fetched(3, 20, 0, 20, 11)
     replicas.fetched(4, 20, 0, 20, 11)
-    assert replicas.wanted_isr(20, 11, LAG_MS, joining=4) == {1, 2, 4}
+    assert replicas.wanted_isr(20, 11, LAG_MS, joining=4, log_start=0) == {1, 2, 4}
 
 
 def test_a_consumer_reads_from_whom_has_most_of_those_that_may_be_read() -> None:

@@ -16,6 +16,8 @@ from typing import Self
 
 from lapse.base.ids import TopicPartition
 
+NEVER_SO_MANY_BYTES = 1 << 62  # for `Watch.wait`: only a change ends it
+
 
 class Operation(Enum):
     """What waits, as Kafka's metrics call it."""

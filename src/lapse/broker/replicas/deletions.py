@@ -11,13 +11,11 @@ from collections.abc import Set as AbstractSet
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.broker.logs.purgatory import Operation
+from lapse.broker.logs.purgatory import NEVER_SO_MANY_BYTES, Operation
 from lapse.broker.replicas.leading import Leading, Surroundings
 from lapse.replication.leader import UNKNOWN, LogStarts
 
 logger = logging.getLogger(__name__)
-
-_NEVER_SO_MANY_BYTES = 1 << 62  # only a change ends such a wait
 
 
 class Deletions:
@@ -55,7 +53,7 @@ class Deletions:
                     return reached
                 if left_s <= 0:
                     raise _late(partition, offset, starts)
-                await watch.wait(_NEVER_SO_MANY_BYTES, left_s)
+                await watch.wait(NEVER_SO_MANY_BYTES, left_s)
 
     def _is_kept(self, partition: TopicPartition, offset: int, starts: LogStarts) -> bool:
         """Whether nobody can lead one day without this deletion; asks for that where it is not."""

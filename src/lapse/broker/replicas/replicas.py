@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from lapse.base.clock import monotonic_ms
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
-from lapse.broker.logs.purgatory import Operation, Watch
+from lapse.broker.logs.purgatory import NEVER_SO_MANY_BYTES, Operation, Watch
 from lapse.broker.replicas.cleaned import Cleaned, Copy, copy_of
 from lapse.broker.replicas.deletions import Deletions
 from lapse.broker.replicas.fetcher import Fetcher, Followed
@@ -45,8 +45,6 @@ logger = logging.getLogger(__name__)
 LOOKS_PER_LAG = 2  # at followers that may lag, as Kafka
 LOOK_SECONDS_MAX = 5.0
 AGAIN_SECONDS = 1.0
-
-_NEVER_SO_MANY_BYTES = 1 << 62  # only a change ends such a wait
 
 
 class AppendedTo(NamedTuple):
@@ -154,7 +152,7 @@ class Replicas:
                 left_s = deadline - self._around.clock.monotonic()
                 if None not in codes or left_s <= 0:
                     break
-                await watch.wait(_NEVER_SO_MANY_BYTES, left_s)
+                await watch.wait(NEVER_SO_MANY_BYTES, left_s)
                 if watch.is_given_up:
                     break
             watching(None)
@@ -250,7 +248,6 @@ class Replicas:
         if wanted == replicas.isr:
             return
         isr = tuple(b for b in leading.state.replicas if b in wanted)
-        logger.info("%s: in-sync replicas are to be %s", leading.log.partition, isr)
         self._ask(leading, with_isr(leading.state, isr))
 
     def _consider_start(self, leading: Leading, start: int) -> None:
@@ -273,6 +270,10 @@ class Replicas:
             leading.unsure = True
             self.reread()
             return
+        logger.info(
+            "%s: in-sync replicas are %s; the log starts at %d at least",
+            partition, state.isr, state.log_start,
+        )  # fmt: skip
         if self._leading.get(partition) is leading and leading.state.version == state.version:
             self._take_state(leading, replace(state, version=state.version + 1))
             self._around.partitions.set_state(partition, leading.state)
