@@ -14,13 +14,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from lapse.base.errors import LapseError
 from lapse.cli.main import main
 from lapse.log.checkpoints import CLEAN_SHUTDOWN
 from lapse.metadata.sqlite import STORE
+from lapse.records.batch import scan_batches
 from lapse.testing.broker_process import BrokerFailed, BrokerProcess
 from tests.compat.conftest import create_topic
 from tests.compat.test_librdkafka import read_all
@@ -212,3 +213,30 @@ def test_damaged_metadata_deletes_nothing(
         db.execute("UPDATE topics SET state = 0")  # the file is put back
     with BrokerProcess(data) as broker:
         assert [m.value() for m in read_all(broker, "t", 1)] == [b"v"]
+
+
+def test_a_broker_alone_keeps_to_the_protocol_of_its_file(tmp_path: Path) -> None:
+    """KIP-32's and KIP-107's steps, and that there is no way back (`metadata.features`)."""
+
+    def deleted(broker: BrokerProcess) -> int:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        (future,) = admin.delete_records([TopicPartition("t", 0, 1)]).values()
+        return int(future.result(30).low_watermark)
+
+    broker = BrokerProcess(tmp_path / "data", {"inter.broker.protocol.version": "0.9.0"})
+    for version, magics in [("0.9.0", [0]), ("0.10.2", [0, 1]), ("0.11.0", [0, 1, 2])]:
+        broker.settings["inter.broker.protocol.version"] = version
+        with broker:
+            producer = Producer({"bootstrap.servers": broker.bootstrap})
+            producer.produce("t", b"value", b"key", partition=0)
+            assert producer.flush(30) == 0
+            if version == "0.11.0":
+                assert deleted(broker) == 1
+            else:
+                with pytest.raises(KafkaException, match="UNSUPPORTED_VERSION"):
+                    deleted(broker)
+        data = (broker.data / "t-0" / f"{0:020d}.log").read_bytes()
+        assert [int(row["magic"]) for row in scan_batches(data, "t-0")] == magics
+    broker.settings["inter.broker.protocol.version"] = "0.10.2"
+    with pytest.raises(BrokerFailed, match=r"allowed is 0\.11\.0 or later"):
+        broker.start()

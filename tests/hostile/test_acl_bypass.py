@@ -75,6 +75,7 @@ NEEDS: Mapping[str, Sequence[tuple[Right, ...]]] = {
     "AlterClientQuotas": [((O.ALTER_CONFIGS, R.CLUSTER),)],
     "DescribeUserScramCredentials": [((O.DESCRIBE, R.CLUSTER),)],
     "AlterUserScramCredentials": [((O.ALTER, R.CLUSTER),)],
+    "UpdateFeatures": [((O.ALTER, R.CLUSTER),)],
     "DescribeProducers": [((O.READ, R.TOPIC),)],
     "DescribeTransactions": [((O.DESCRIBE, R.TRANSACTIONAL_ID),)],
     "ListTransactions": [((O.DESCRIBE, R.TRANSACTIONAL_ID),)],

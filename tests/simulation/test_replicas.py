@@ -70,16 +70,22 @@ class Replica:
         return b"".join(parts)
 
 
+# KIP-32: while clients are old so are the records, which have no room for a leader's epoch.
+FORMATS = ["0.9.0", "0.10.2", "3.0", "3.0"]
+
+
 class World:
     """The partition, and all that happens to it."""
 
     def __init__(self, path: Path, draw: random.Random) -> None:
         self.draw, self.now_ms = draw, 0
+        self.format = draw.choice(FORMATS)
         self.stored = first_state(FIRST)
         self.replicas: dict[int, Replica] = {}
         for n in IDS:
             directory = LogDirectory.open(path / str(n), env())
-            log = directory.create_log(TP, config(), replicated=True)
+            written = config(message_format_version=self.format)
+            log = directory.create_log(TP, written, replicated=True)
             self.replicas[n] = Replica(directory, log, self.stored)
         self.committed: dict[int, bytes] = {}  # offset of a batch -> its value
         self.waiting: dict[int, tuple[int, bytes]] = {}  # epoch, value by offset
@@ -295,10 +301,11 @@ class World:
             assert end is not None
             if end.epoch < last or end.end_offset < offset:
                 return follower.Fetched(b"", -1, -1, (end.epoch, end.end_offset))
-        records = b""
+        records, epochs = b"", ()
         if offset < log.log_end_offset:
-            records = log.read(offset, self.draw.choice([1, 200, 10_000])).read()
-        return follower.Fetched(records, log.high_watermark, log.log_start_offset)
+            read = log.read(offset, self.draw.choice([1, 200, 10_000]))
+            records, epochs = read.read(), log.epochs_of(read)
+        return follower.Fetched(records, log.high_watermark, log.log_start_offset, epochs=epochs)
 
     def considers(self) -> None:
         """Leaders look for who lags; the word of one may be an old one."""

@@ -355,6 +355,7 @@ class BrokerConfig:
     log_flush_start_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
     producer_id_expiration_ms: int
+    inter_broker_protocol_version: int
     inter_broker_listener_name: str
     security_inter_broker_protocol: str
     sasl_mechanism_inter_broker_protocol: str
@@ -443,9 +444,14 @@ def topic_config(
 
 
 def settled_config(
-    overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None
+    overrides: Mapping[str, str],
+    defaults: Mapping[str, str] | None = None,
+    caps: Mapping[str, int] | None = None,
 ) -> tuple[TopicConfig, tuple[Contradiction, ...]]:
-    """The same, with contradictions settled and logged; raises ConfigError for a bad value."""
+    """The same, with contradictions settled and logged; raises ConfigError for a bad value.
+
+    `caps`: the most that fields may be, where a cluster's levels allow no more.
+    """
     for name in overrides:
         if name not in _TOPIC and name != TINY_SEGMENTS.name:
             raise _unknown(name, _TOPIC)
@@ -457,6 +463,8 @@ def settled_config(
     for bound in _TIMESTAMP_BOUNDS:
         if difference_ms >= 0 and not _is_set(bound, overrides, defaults or {}):
             values[bound.field] = difference_ms
+    for name, most in (caps or {}).items():
+        values[name] = type(values[name])(min(values[name], most))
     found = settle(values, overrides)
     return TopicConfig(**values), found
 

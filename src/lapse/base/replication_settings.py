@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from lapse.base.setting import BOOLEAN, INT_MAX, LONG_MAX, TEXT, THROTTLED, Setting, one_of, whole
+from lapse.base.setting import (
+    BOOLEAN,
+    INT_MAX,
+    LONG_MAX,
+    MESSAGE_FORMAT,
+    TEXT,
+    THROTTLED,
+    Setting,
+    one_of,
+    whole,
+)
 
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 REPLICATION_SETTINGS: tuple[Setting, ...] = (
+    Setting("inter.broker.protocol.version", MESSAGE_FORMAT, "4.3",
+            "The Kafka version up to whose protocol this broker may go: before 0.10 records are "
+            "written as v0 and before 0.11 as v1, and DeleteRecords is refused. Once all brokers "
+            "may go further they do, for good (lapse.protocol.version)."),
     Setting("inter.broker.listener.name", TEXT, "",
             "The listener by which brokers reach each other; nothing: the first of listeners."),
     Setting("security.inter.broker.protocol", TEXT, "",

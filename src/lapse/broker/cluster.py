@@ -27,9 +27,17 @@ from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition, format_topic_id, random_id
 from lapse.broker.logs.members import Members, brokers_of
-from lapse.lifecycle.status.conditions import NO_METADATA, Condition
+from lapse.lifecycle.status.conditions import LEVEL_HELD_BACK, NO_METADATA, Condition
 from lapse.metadata.absence import Moment, noted
 from lapse.metadata.election import Brokers, preferred, settled
+from lapse.metadata.features import (
+    SETTING,
+    Levels,
+    agreed,
+    protocol_of,
+    require_fit,
+    version_of,
+)
 from lapse.metadata.membership import BROKERS, CONTROLLER, Interrupted, Membership, Registration
 from lapse.metadata.partition_states import StateChange
 from lapse.metadata.reassignment import completed
@@ -37,6 +45,7 @@ from lapse.metadata.store import TopicRecord
 from lapse.metadata.tree import Conflict, Tree, Unreachable
 from lapse.metadata.tree_store import CHANGED, TreeStore
 from lapse.metadata.zookeeper import ZooKeeperTree
+from lapse.wire.versions import PROTOCOL_VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +121,20 @@ class Cluster:
                 f"zookeeper.connect={self._config.zookeeper_connect} does not answer: topics, "
                 "settings and users cannot be changed"
             )
-        return [Condition(NO_METADATA, 0, None, words)] if words else []
+        found = [Condition(NO_METADATA, 0, None, words)] if words else []
+        return found + self._held_back()
+
+    def _held_back(self) -> list[Condition]:
+        """Who keeps the brokers from going as far as this one may."""
+        brokers, mine = self._members.brokers, protocol_of(self._config)
+        behind = sorted(b for b, one in brokers.items() if one.protocol < mine)
+        if not behind:
+            return []
+        words = (
+            f"{PROTOCOL_VERSION} stays below {mine}: {SETTING} of broker "
+            f"{', '.join(map(str, behind))} is before {version_of(mine)}"
+        )
+        return [Condition(LEVEL_HELD_BACK, 0, None, words)]
 
     async def open(self, logs: Logs) -> TreeStore:
         """Begin a session, join, and give the metadata; raises ConfigError and Unreachable.
@@ -131,8 +153,12 @@ class Cluster:
         tree.when_session_ends(partial(_set_in, loop, self._ended, self._changed))
         self._notice = partial(_set_in, loop, self._changed)  # one object: watched for once
         self._members.epoch = secrets.randbits(EPOCH_BITS)
-        rack = self._config.broker_rack or None
-        me = Registration(self._config.node_id, epoch=self._members.epoch, rack=rack)
+        me = Registration(
+            self._config.node_id,
+            epoch=self._members.epoch,
+            rack=self._config.broker_rack or None,
+            protocol=protocol_of(self._config),
+        )
         waits_ms = int(WAIT_SESSIONS * session_ms)
         self._joining = joining = Membership(tree, me, waits_ms, self._clock)
         self._members.is_alone = False
@@ -141,7 +167,11 @@ class Cluster:
     def _join(self, tree: Tree, joining: Membership, logs: Logs) -> TreeStore:
         joining.join()
         last, holds_office = joining.last_controller(), joining.take_office()
-        self.store = TreeStore(tree, joining.fence, random_id, self._config.node_id)
+        protocol = protocol_of(self._config)
+        self.store = TreeStore(
+            tree, joining.fence, random_id, self._config.node_id, Levels.first(protocol)
+        )
+        require_fit(self.store.levels(), protocol)
         if holds_office and last in {None, self._config.node_id}:
             self.store.adopt()
         if any(not topic.states for topic in self.store.topics()):
@@ -269,6 +299,7 @@ class Cluster:
         if holds_office:
             try:
                 elect(self.store, self._members.alive, self._moment(), rebalance=self._rebalances())
+                raise_level(self.store, brokers)
             except KafkaError as e:
                 if e.code is not ErrorCode.NOT_CONTROLLER:
                     raise
@@ -369,6 +400,19 @@ def elect(
             "are fetched anew when it is back",
             broker, count,
         )  # fmt: skip
+
+
+def raise_level(store: TreeStore, brokers: Mapping[int, Registration]) -> None:
+    """Have all go as far as all may; for the controller. Who has replicas, and is away, may not."""
+    levels = store.levels()
+    after = agreed(levels, (one.protocol for one in brokers.values()))
+    if after is None:
+        return
+    states = (state for topic in store.topics() for state in topic.states)
+    away = {broker for state in states for broker in state.replicas} - brokers.keys()
+    if not away:
+        store.set_levels(after)
+        logger.info("%s is at %d now, on all brokers", PROTOCOL_VERSION, after.protocol)
 
 
 def _set_in(loop: asyncio.AbstractEventLoop, *events: asyncio.Event) -> None:

@@ -69,6 +69,7 @@ from lapse.broker.warm_up import warm_up
 from lapse.lifecycle import clock_guard
 from lapse.lifecycle.clock_guard import ClockGuard
 from lapse.log.env import LogEnv
+from lapse.metadata.features import Levels, agreed, protocol_of, require_fit
 from lapse.metadata.sqlite import STORE, SqliteStore
 from lapse.metadata.store import MetadataStore
 from lapse.metadata.tree_store import QUOTAS_CHANGED, TOPICS_CHANGED, USERS_CHANGED
@@ -239,8 +240,10 @@ class Node:
         """Where the metadata is."""
         if not self._config.zookeeper_connect:
             path = self._log_dirs[0] / STORE
-            store = await disk.run(SqliteStore, path, partitions.cluster_id)
+            protocol = protocol_of(self._config)
+            store = await disk.run(SqliteStore, path, partitions.cluster_id, Levels.first(protocol))
             self._running.callback(store.close)
+            await disk.run(_agree_alone, store, protocol)
             return store
         self._cluster = Cluster(
             self._config, self._env.clock, self._members, self.request_stop, partitions
@@ -340,6 +343,15 @@ class Node:
             await self._cluster.leave(LEAVE_SECONDS_MAX)
         self.is_serving = False
         await self._running.aclose()
+
+
+def _agree_alone(store: MetadataStore, protocol: int) -> None:
+    """What a cluster's controller does as brokers come, for one that is alone."""
+    levels = store.levels()
+    require_fit(levels, protocol)
+    after = agreed(levels, [protocol])
+    if after is not None:
+        store.set_levels(after)
 
 
 def log_dirs(config: BrokerConfig) -> tuple[Path, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from lapse.log.append_clock import LogClock
 from lapse.log.append_times import followed_entries, latest_of
 from lapse.log.core import LogCore, refused
 from lapse.log.epochs import NO_EPOCH
+from lapse.log.followed import require_ascending, runs, with_epochs
 from lapse.log.loader import LoadedLog, OpenOptions
 from lapse.log.markers import EndMarker, build_marker, is_marker, parse_marker
 from lapse.log.producers import EndedTxn, SentBatch
@@ -35,7 +36,6 @@ from lapse.log.replay import write_snapshot
 from lapse.log.roll import age_limit_ms, jitter_of
 from lapse.log.segment import (
     OFFSET_MAX,
-    RELATIVE_OFFSET_MAX,
     SEGMENT_SUFFIXES,
     ActiveSegment,
     OfLeader,
@@ -163,7 +163,7 @@ class Appender:
             if header.size > log.config.segment_bytes:
                 raise self._too_large(header.size)
             if checked.sent is not None:
-                return self._append_as_sent(checked, checked.sent, now_ms)
+                return self._append_as_sent(checked, checked.sent, leader_epoch, now_ms)
             if header.producer_id >= 0:
                 sent = self.producers.check(header, str(log.partition))
                 if sent is not None:
@@ -303,15 +303,17 @@ class Appender:
         leader_epoch: int | None = None,
         append_times: AppendTimes | None = None,
         create_times_kept: bool = True,
+        epochs: Sequence[tuple[int, int]] = (),
     ) -> Appended:
         """Append batches as they are, as a follower does: offsets, epochs, sequences and all.
 
         The first one of an empty log may span its start (D-7). `leader_epoch`: in which they were
-        fetched; `append_times`: when the leader appended them, else it is now. Raises CorruptData
-        where they do not continue the log, NOT_LEADER_OR_FOLLOWER where that epoch is over.
+        fetched; `append_times`: when the leader appended them, else it is now; `epochs`: of which
+        leaders those are that do not say it (old formats). Raises CorruptData where they do not
+        continue the log, NOT_LEADER_OR_FOLLOWER where that epoch is over.
         """
         where = str(self._log.partition)
-        rows = headers_of(scan_batches(batches, where))
+        rows = with_epochs(headers_of(scan_batches(batches, where)), epochs)
         if not rows:
             raise CorruptData(where, 0, "no batch to append")
         firsts = [first_offset(batches, batch, where) for batch in rows]
@@ -330,19 +332,14 @@ class Appender:
             if spans and may_begin and self._is_empty:
                 self._begin_at(firsts[0])
                 expected = firsts[0]
-            for batch, first in zip(rows, firsts, strict=True):
-                ascends = expected <= first <= batch.last_offset < OFFSET_MAX
-                if not ascends or batch.last_offset - first > RELATIVE_OFFSET_MAX:
-                    reason = f"offset {first} where {expected} or more is expected"
-                    raise CorruptData(where, batch.position, reason)
-                expected = batch.last_offset + 1
+            require_ascending(rows, firsts, expected, where)
             now = self._log.env.clock.now_ms() if now_ms is None else now_ms
             entries: Sequence[int | None] = (
                 [None] * len(rows)
                 if append_times is None
                 else followed_entries(append_times, firsts, now)
             )
-            for begin, end in _runs(rows, firsts, entries):
+            for begin, end in runs(rows, firsts, entries):
                 run, entry_ms = rows[begin:end], entries[begin]
                 data = batches[run[0].position : run[-1].position + run[-1].size]
                 known = None if entry_ms is None else OfLeader(entry_ms, create_times_kept)
@@ -375,13 +372,15 @@ class Appender:
         for suffix in SEGMENT_SUFFIXES:
             log.env.fs.unlink(segment_path(log.dir, old.base_offset, suffix))
 
-    def _append_as_sent(self, checked: CheckedBatch, sent: AsSent, now_ms: int) -> Appended:
+    def _append_as_sent(
+        self, checked: CheckedBatch, sent: AsSent, leader_epoch: int, now_ms: int
+    ) -> Appended:
         """Messages of the topic's own old format, numbered and timed."""
         time_ms, base_offset = checked.log_append_time_ms, self._log.state.log_end_offset
         if time_ms >= 0:
             time_ms = self._append_time_ms(time_ms)
         messages = sent.placed(base_offset, time_ms)
-        self._write_old(messages, checked.tombstones, now_ms)
+        self._write_old(messages, checked.tombstones, leader_epoch, now_ms)
         last_offset = base_offset + len(sent.records) - 1
         return Appended(base_offset, last_offset, time_ms, self._log.state.log_start_offset)
 
@@ -389,12 +388,15 @@ class Appender:
         """A batch in the old format that the topic's message.format.version requires."""
         where = str(self._log.partition)
         messages = to_messages(checked.data, row_of(batch), checked.write_magic, where)
-        self._write_old(messages, checked.tombstones, now_ms)
+        self._write_old(messages, checked.tombstones, batch.leader_epoch, now_ms)
 
-    def _write_old(self, messages: Buffer, tombstones: int, now_ms: int) -> None:
+    def _write_old(self, messages: Buffer, tombstones: int, leader_epoch: int, now_ms: int) -> None:
         if len(messages) > self._log.config.segment_bytes:
             raise self._too_large(len(messages))
-        rows = headers_of(scan_batches(messages, str(self._log.partition), check_crc=False))
+        found = headers_of(scan_batches(messages, str(self._log.partition), check_crc=False))
+        rows = [
+            row._replace(leader_epoch=leader_epoch) for row in found
+        ]  # they have no room for it
         nulls = [tombstones, *[0] * (len(rows) - 1)]  # only their sum is used
         self._write(rows, messages, now_ms, nulls)
 
@@ -585,16 +587,3 @@ class Appender:
         """The time that the owner notes by: appends are noted no earlier (`append_clock`)."""
         with self._log.append_lock:
             self._clock.believe(believed_ms)
-
-
-def _runs(
-    batches: Sequence[Header], firsts: Sequence[int], entries: Sequence[int | None]
-) -> Iterator[tuple[int, int]]:
-    """Ranges of those appended at one time that fit into a segment, with 32 bits for offsets."""
-    begin = 0
-    for n, batch in enumerate(batches):
-        is_far = batch.last_offset - firsts[begin] > RELATIVE_OFFSET_MAX
-        if is_far or entries[n] != entries[begin]:
-            yield begin, n
-            begin = n
-    yield begin, len(batches)

@@ -89,6 +89,12 @@ class LeaderEpochs:
         n = bisect_right(entries, offset, key=_start_of)
         return entries[n - 1][0] if n else NO_EPOCH
 
+    def between(self, offset: int, until: int) -> tuple[tuple[int, int], ...]:
+        """The epochs of a range of offsets, each with where it begins, maybe before the range."""
+        entries = self._entries
+        first = max(bisect_right(entries, offset, key=_start_of) - 1, 0)
+        return tuple(entry for entry in entries[first:] if entry[1] < until)
+
     # --- changes ---------------------------------------------------------------------------------
 
     def assign(self, epoch: int, start_offset: int) -> None:

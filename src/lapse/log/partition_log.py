@@ -360,6 +360,12 @@ class PartitionLog:
             return self.leader_epoch
         return self._appender.epochs.epoch_at(offset)
 
+    def epochs_of(self, read: LogSlice) -> tuple[tuple[int, int], ...]:
+        """Leader epochs of what was read, each with where it begins: old formats do not say it."""
+        if read.segment is None:
+            return ()
+        return self._appender.epochs.between(read.offset, read.segment.end_offset)
+
     def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether the producer has a transaction open here; without the lock, as of about now."""
         return self._appender.producers.is_in_transaction(producer_id, producer_epoch)

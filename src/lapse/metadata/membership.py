@@ -20,6 +20,7 @@ import msgspec
 
 from lapse.base.clock import Clock
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
+from lapse.metadata.features import NEWEST
 from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Step, Tree
 
 BROKERS, CONTROLLER, CONTROLLER_EPOCH = "/brokers", "/controller", "/controller-epoch"
@@ -36,6 +37,7 @@ class Registration(msgspec.Struct, frozen=True):
         leaving: it is about to stop.
         epoch: another one each time that it starts; any number.
         rack: where it stands; None where it does not say.
+        protocol: how far it may go (`features`); older brokers, which do not say it, all the way.
     """
 
     id: int
@@ -43,6 +45,7 @@ class Registration(msgspec.Struct, frozen=True):
     leaving: bool = False
     epoch: int = 0
     rack: str | None = None
+    protocol: int = NEWEST
 
 
 def was_joined(tree: Tree) -> bool:

@@ -53,6 +53,7 @@ def copy_metadata(source: MetadataStore, target: TreeStore) -> Counts:
             f"the cluster there has the id {target.cluster_id()}, the directory "
             f"{source.cluster_id()}: allowed is a path where nothing is yet"
         )
+    target.set_levels(source.levels())
     _copy_topics(source, target)
     target.adopt()
     for broker, settings in source.broker_settings().items():
@@ -88,6 +89,7 @@ def _copy_topics(source: MetadataStore, target: MetadataStore) -> None:
 def differing(source: MetadataStore, target: MetadataStore) -> list[str]:
     """In what two stores differ: the proof of a copy, read back."""
     pairs = {
+        "feature levels": (source.levels(), target.levels()),
         "topics": (_stateless(source.topics()), _stateless(target.topics())),
         "deletions": (_stateless(source.deletions()), _stateless(target.deletions())),
         "broker settings": (_set(source), _set(target)),

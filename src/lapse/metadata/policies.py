@@ -20,6 +20,7 @@ from lapse.base.config import (
 from lapse.base.contradictions import Contradiction
 from lapse.base.errors import ConfigError, CorruptData, StorageError, unreadable
 from lapse.base.ids import TopicPartition
+from lapse.metadata.features import ALL, Levels
 from lapse.metadata.kraft import read_kafka_topics
 from lapse.metadata.sqlite import STORE, look_at_settings
 from lapse.metadata.store import ALL_BROKERS, OF_FILE
@@ -41,6 +42,7 @@ class Policies:
         topics: overrides of each topic the metadata knows.
         defaults: broker settings the metadata knows.
         source: for people.
+        levels: what the brokers there have agreed to accept.
         trouble: why the metadata could not be read; nothing of it counts then. "" where it could.
     """
 
@@ -50,6 +52,7 @@ class Policies:
     defaults: Settings
     source: str
     trouble: str = ""
+    levels: Levels = ALL
 
     def config_of(self, partition: TopicPartition) -> TopicConfig | None:
         """Settings in force, None if the policy is unknown; raises ConfigError on bad ones."""
@@ -68,7 +71,7 @@ class Policies:
         defaults = overlaid(self.defaults, self.given_defaults)
         known = partition.topic in self.topics or POLICY in overrides or BROKER_POLICY in defaults
         try:
-            return settled_config(overrides, defaults) if known else None
+            return settled_config(overrides, defaults, self.levels.caps) if known else None
         except ConfigError as e:
             raise ConfigError(f"topic {partition.topic}: {e}") from e
 
@@ -114,7 +117,9 @@ def find_policies(log_dir: Path, said: Settings, given_defaults: Settings) -> Po
         if policy is not None and BROKER_POLICY not in {*defaults, *given_defaults}:
             # Not a default: it says nothing of logs that the metadata does not know.
             topics = {name: {POLICY: policy, **own} for name, own in topics.items()}
-        return Policies(said, given_defaults, topics, defaults, "Lapse's metadata")
+        return Policies(
+            said, given_defaults, topics, defaults, "Lapse's metadata", levels=own.levels
+        )
     if kafka is not None:  # also where a start of Lapse left an empty store beside it
         topics = {name: known_topic_settings(o) for name, o in kafka.overrides.items()}
         return Policies(said, given_defaults, topics, kafka.defaults, "Kafka's metadata log")

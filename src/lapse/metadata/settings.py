@@ -34,6 +34,7 @@ from lapse.base.config import (
 from lapse.base.contradictions import Contradiction
 from lapse.base.errors import ConfigError
 from lapse.base.setting import Kind, Setting
+from lapse.metadata.features import ALL, Levels
 
 Texts = Mapping[str, str]
 
@@ -79,11 +80,13 @@ class BrokerSettings:
         static: settings in the properties file that Lapse knows.
         cluster: dynamic settings of all brokers.
         broker: dynamic settings of this broker.
+        levels: what all brokers have agreed to accept.
     """
 
     static: Texts
     cluster: Texts = field(default_factory=dict)
     broker: Texts = field(default_factory=dict)
+    levels: Levels = ALL
 
     @staticmethod
     def of_file(config: BrokerConfig) -> BrokerSettings:
@@ -126,7 +129,7 @@ class BrokerSettings:
 
     def settled(self, overrides: Texts) -> tuple[TopicConfig, tuple[Contradiction, ...]]:
         """A topic's settings in force, and settled contradictions; ConfigError for a bad value."""
-        return settled_config(overrides, self.defaults)
+        return settled_config(overrides, self.defaults, self.levels.caps)
 
     def below_topics(self, name: str) -> str:
         """The text in force for a topic that does not set `name`; raises ConfigError."""

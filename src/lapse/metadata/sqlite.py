@@ -25,6 +25,7 @@ from typing import Any
 
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import make_private
+from lapse.metadata.features import ALL, Levels, decoded_levels, encoded_levels
 from lapse.metadata.store import Entity, TopicRecord, no_topic, topic_exists
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 from lapse.security.scram import Credentials, ScramCredential, ScramMechanism
@@ -85,6 +86,7 @@ _SEALS = "CREATE TABLE seals (name TEXT PRIMARY KEY, seal TEXT NOT NULL) WITHOUT
 MIGRATIONS = (_TOPICS, _BROKER_SETTINGS, _SECURITY, _CLIENT_QUOTAS, _SEALS)
 SCHEMA_VERSION = len(MIGRATIONS)
 _SETTINGS_FROM, _SEALED_FROM = 2, 5
+_LEVELS = "feature_levels"  # a fact; a store from before there were any goes by the newest
 _FACTS, _TOPICS_TABLE, _SETTINGS_TABLE = "facts", "topics", "broker_settings"
 _ACLS, _CREDENTIALS, _QUOTAS = "acls", "scram_credentials", "client_quotas"
 SEALED = (_FACTS, _TOPICS_TABLE, _SETTINGS_TABLE, _ACLS, _CREDENTIALS, _QUOTAS)
@@ -99,10 +101,16 @@ class SqliteStore:
     Args:
         path: the file; created if missing.
         new_cluster_id: gives a cluster id if the store is new.
+        first_levels: feature levels if the store is new.
     """
 
-    def __init__(self, path: Path, new_cluster_id: Callable[[], str]) -> None:
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        new_cluster_id: Callable[[], str],
+        first_levels: Levels = ALL,
+    ) -> None:
+        self.path, self._first_levels = path, first_levels
         self._lock = threading.Lock()
         self._make_private()
         with self._storage():
@@ -138,6 +146,7 @@ class SqliteStore:
             if version == 0:
                 self._set("cluster_id", new_cluster_id())
                 self._set("producer_id_next", "0")
+                self._set(_LEVELS, encoded_levels(self._first_levels).decode())
             if version < _SEALED_FROM:
                 _seal(self._db, SEALED)
             self._db.execute("COMMIT")
@@ -148,6 +157,14 @@ class SqliteStore:
     def cluster_id(self) -> str:
         with self._transaction():
             return self._get("cluster_id")
+
+    def levels(self) -> Levels:
+        with self._transaction():
+            return _levels_of(self._rows(_FACTS), self.path)
+
+    def set_levels(self, levels: Levels) -> None:
+        with self._changing(_FACTS):
+            self._set(_LEVELS, encoded_levels(levels).decode())
 
     def topics(self) -> Sequence[TopicRecord]:
         return self._in_state(_LIVE)
@@ -429,10 +446,11 @@ def _damaged(db: sqlite3.Connection, path: Path) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings in a store, as text: of each topic, and of brokers by id."""
+    """The settings in a store, as text: of each topic, and of brokers by id; what caps them."""
 
     topics: Mapping[str, Mapping[str, str]]
     brokers: Mapping[str, Mapping[str, str]]
+    levels: Levels
 
 
 def look_at_settings(path: Path) -> Settings:
@@ -442,11 +460,13 @@ def look_at_settings(path: Path) -> Settings:
         if version >= _SEALED_FROM or _is_there(db, "seals"):  # the version may be damaged
             rows = _sealed_rows(db, _TOPICS_TABLE, path)
             settings = _sealed_rows(db, _SETTINGS_TABLE, path)
+            levels = _levels_of(_sealed_rows(db, _FACTS, path), path)
         else:
+            levels = ALL
             rows = _all_rows(db, _TOPICS_TABLE)
             settings = _all_rows(db, _SETTINGS_TABLE) if version >= _SETTINGS_FROM else []
         topics = {row[1]: json.loads(row[3]) for row in rows if row[4] == _LIVE}
-        return Settings(topics, _settings_of(settings))
+        return Settings(topics, _settings_of(settings), levels)
 
 
 @contextmanager
@@ -478,6 +498,11 @@ def _is_forbidden(path: Path) -> bool:
     except OSError as e:
         return isinstance(e, PermissionError)
     return False
+
+
+def _levels_of(facts: list[tuple[Any, ...]], path: Path) -> Levels:
+    kept = dict(facts).get(_LEVELS)
+    return ALL if kept is None else decoded_levels(kept, str(path))
 
 
 def _settings_of(rows: list[tuple[Any, ...]]) -> dict[str, dict[str, str]]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lapse.base.errors import ErrorCode, KafkaError, StorageError
+from lapse.metadata.features import Levels
 from lapse.metadata.partition_states import PartitionState
 from lapse.metadata.tree import Unreachable
 from lapse.security.acls import AclBinding
@@ -60,6 +61,12 @@ class MetadataStore(Protocol):
 
     def cluster_id(self) -> str:
         """The cluster's id, in Kafka's spelling; the same one for ever."""
+
+    def levels(self) -> Levels:
+        """The feature levels in force; raises CorruptData."""
+
+    def set_levels(self, levels: Levels) -> None:
+        """Other ones; their epoch is one more than before."""
 
     def topics(self) -> Sequence[TopicRecord]:
         """Topics that exist, by name."""

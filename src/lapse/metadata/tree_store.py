@@ -1,5 +1,6 @@
 """`MetadataStore` of a cluster: everything in a `tree` that all brokers share.
 
+    /features           the levels of features that all brokers have agreed on
     /cluster            the cluster's id
     /names/NAME         topic id: what makes a topic exist
     /topics/ID          a topic: its name, partitions and settings
@@ -19,7 +20,7 @@ no longer holds the office of controller changes nothing, however late its reque
 NOT_CONTROLLER then. What any broker may change names the version that it goes by: a leader the
 state of its partition, and who has removed its files of a topic that is being deleted.
 
-Names that people choose are quoted (`_part`): a tree allows few characters in a path. What is not
+Names that people choose are quoted (`part`): a tree allows few characters in a path. What is not
 JSON of the expected shape is CorruptData, and is never guessed at.
 """
 
@@ -31,23 +32,34 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import starmap
-from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote, unquote
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.log.facts import CleanedTo
 from lapse.metadata.election import resigned
+from lapse.metadata.features import ALL, Levels, decoded_levels, encoded_levels
 from lapse.metadata.partition_states import PartitionState, StateChange
 from lapse.metadata.reassignment import left
 from lapse.metadata.state_codec import decoded_state, encoded_state
 from lapse.metadata.store import Entity, TopicRecord, no_topic, topic_exists
 from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove, Step, Touch, Tree
-from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
+from lapse.metadata.tree_codec import (
+    Credential,
+    acl_part,
+    bindings,
+    credentials,
+    decoded,
+    encoded,
+    encoded_bindings,
+    part,
+    text,
+)
+from lapse.security.acls import AclBinding
 from lapse.security.scram import Credentials, ScramCredential, ScramMechanism
 
-CLUSTER = "/cluster"
+CLUSTER, FEATURES = "/cluster", "/features"
 NAMES, TOPICS, SETTINGS = "/names", "/topics", "/settings"
 ACLS, SCRAM, QUOTAS, SECRETS = "/acls", "/scram", "/quotas", "/secrets"
 DISKS = "/disks"
@@ -91,20 +103,6 @@ class _Topic(msgspec.Struct, frozen=True):
     left_at: list[int] = []  # which brokers may still have files of one that is going
 
 
-class _Binding(msgspec.Struct, frozen=True):
-    principal: str
-    host: str
-    operation: int
-    permission: int
-
-
-class _Credential(msgspec.Struct, frozen=True):
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
-    iterations: int
-
-
 def _has_all(_topic: TopicRecord, _number: int) -> bool:
     return True
 
@@ -117,20 +115,36 @@ class TreeStore:
         fence: as above.
         new_cluster_id: gives a cluster id if the tree is new.
         node_id: the broker that asks.
+        first_levels: feature levels if the tree is new.
     """
 
     def __init__(
-        self, tree: Tree, fence: Fence, new_cluster_id: Callable[[], str], node_id: int
+        self,
+        tree: Tree,
+        fence: Fence,
+        new_cluster_id: Callable[[], str],
+        node_id: int,
+        first_levels: Levels = ALL,
     ) -> None:
         self._tree, self._fence, self._node_id = tree, fence, node_id
-        made = [CLUSTER, PRODUCER_IDS, *FOLDERS]
-        data = [new_cluster_id().encode(), b"0", *(b"" for _ in FOLDERS)]
+        # A tree from before there were levels has a cluster's id: its brokers could do it all.
+        is_new = tree.get([CLUSTER])[0] is None
+        made = [FEATURES, CLUSTER, PRODUCER_IDS, *FOLDERS]
+        levels = encoded_levels(first_levels if is_new else ALL)
+        data = [levels, new_cluster_id().encode(), b"0", *(b"" for _ in FOLDERS)]
         for path, content, node in zip(made, data, tree.get(made), strict=True):
             if node is None:
                 _create_unless_there(tree, path, content)
 
     def cluster_id(self) -> str:
         return self._one(CLUSTER).data.decode()
+
+    def levels(self) -> Levels:
+        return decoded_levels(self._one(FEATURES).data, FEATURES)
+
+    def set_levels(self, levels: Levels) -> None:
+        """All brokers' topics go by them."""
+        self._put({FEATURES: encoded_levels(levels)}, TOPICS_CHANGED)
 
     # --- topics ---------------------------------------------------------------------------------
 
@@ -152,7 +166,7 @@ class TreeStore:
         """
         for _ in range(READS_MAX):
             nodes = self._in(TOPICS)
-            topics = {name: _decoded(n, _Topic, f"{TOPICS}/{name}") for name, n in nodes.items()}
+            topics = {name: decoded(n, _Topic, f"{TOPICS}/{name}") for name, n in nodes.items()}
             numbered = [(name, n) for name, t in topics.items() for n in range(t.partitions)]
             paths = [f"{TOPICS}/{name}/{n}" for name, n in numbered]
             states: dict[str, list[PartitionState | None]] = {name: [] for name in topics}
@@ -176,7 +190,7 @@ class TreeStore:
         steps: list[Step] = []
         for topic in topics:
             steps.append(Create(_name_path(topic.name), str(topic.topic_id).encode()))
-            steps.append(Create(_topic_path(topic.topic_id), _encoded(_topic_of(topic))))
+            steps.append(Create(_topic_path(topic.topic_id), encoded(_topic_of(topic))))
             steps += _new_states(topic, 0)
         try:
             self._commit(steps, TOPICS_CHANGED)
@@ -188,8 +202,8 @@ class TreeStore:
 
     def change_topic(self, topic: TopicRecord) -> None:
         node, path = self._live(topic.topic_id), _topic_path(topic.topic_id)
-        before = _decoded(node, _Topic, path).partitions
-        steps: list[Step] = [Change(path, _encoded(_topic_of(topic)), node.version)]
+        before = decoded(node, _Topic, path).partitions
+        steps: list[Step] = [Change(path, encoded(_topic_of(topic)), node.version)]
         if topic.states and topic.partitions < before:  # given up before anybody used them
             gone = [f"{path}/{number}" for number in range(topic.partitions, before)]
             versions = zip(gone, self._tree.get(gone), strict=True)
@@ -198,7 +212,7 @@ class TreeStore:
 
     def start_deletion(self, topic_id: uuid.UUID) -> None:
         node, path = self._live(topic_id), _topic_path(topic_id)
-        topic = _decoded(node, _Topic, path)
+        topic = decoded(node, _Topic, path)
         name_path = _name_path(topic.name)
         paths = [f"{path}/{number}" for number in range(topic.partitions)]
         states = [
@@ -207,7 +221,7 @@ class TreeStore:
             if state is not None
         ]
         holders = sorted({b for state in states for b in (*state.replicas, *state.left_at)})
-        going = _encoded(msgspec.structs.replace(topic, is_going=True, left_at=holders))
+        going = encoded(msgspec.structs.replace(topic, is_going=True, left_at=holders))
         steps: list[Step] = [
             Remove(name_path, self._one(name_path).version),
             Change(path, going, node.version),
@@ -221,13 +235,13 @@ class TreeStore:
             [node] = self._tree.get([path])
             if node is None:
                 return
-            topic = _decoded(node, _Topic, path)
+            topic = decoded(node, _Topic, path)
             if not topic.is_going:
                 return
             left_at = [broker for broker in topic.left_at if broker != self._node_id]
             try:
                 if left_at:
-                    left = _encoded(msgspec.structs.replace(topic, left_at=left_at))
+                    left = encoded(msgspec.structs.replace(topic, left_at=left_at))
                     if left_at != topic.left_at:
                         self._tree.commit([Change(path, left, node.version)])
                 else:
@@ -250,7 +264,7 @@ class TreeStore:
     def _live(self, topic_id: uuid.UUID) -> Node:
         path = _topic_path(topic_id)
         [node] = self._tree.get([path])
-        if node is None or _decoded(node, _Topic, path).is_going:
+        if node is None or decoded(node, _Topic, path).is_going:
             raise no_topic(topic_id)
         return node
 
@@ -321,12 +335,12 @@ class TreeStore:
         """Ids of the log directories that this broker had when it last started."""
         path = f"{DISKS}/{self._node_id}"
         [node] = self._tree.get([path])
-        return frozenset() if node is None else frozenset(_decoded(node, list[str], path))
+        return frozenset() if node is None else frozenset(decoded(node, list[str], path))
 
     def keep_disks(self, ids: AbstractSet[str]) -> None:
         """Remember those that it has, once all is stored that follows from those that it lacks."""
         if ids != self.disks():
-            path, data = f"{DISKS}/{self._node_id}", _encoded(sorted(ids))
+            path, data = f"{DISKS}/{self._node_id}", encoded(sorted(ids))
             [node] = self._tree.get([path])
             self._tree.commit([Create(path, data) if node is None else Touch(path, data)])
 
@@ -334,7 +348,7 @@ class TreeStore:
         """How far replicas are cleaned, as they said; nothing of one that has said nothing."""
         paths = [one.path for one in wanted]
         return [
-            () if node is None else tuple(starmap(CleanedTo, _decoded(node, list[_Moment], path)))
+            () if node is None else tuple(starmap(CleanedTo, decoded(node, list[_Moment], path)))
             for path, node in zip(paths, self._tree.get(paths), strict=True)
         ]
 
@@ -342,7 +356,7 @@ class TreeStore:
         """Keep the word of this broker; of a topic that is gone it is nobody's."""
         paths = [one.path for one in said]
         for one, path, node in zip(said, paths, self._tree.get(paths), strict=True):
-            data = _encoded([(word.offset, word.at_ms) for word in said[one]])
+            data = encoded([(word.offset, word.at_ms) for word in said[one]])
             try:
                 self._tree.commit([Create(path, data) if node is None else Touch(path, data)])
             except Conflict:
@@ -365,27 +379,27 @@ class TreeStore:
 
     def broker_settings(self) -> Mapping[str, Mapping[str, str]]:
         return {
-            _text(name): settings
+            text(name): settings
             for name, node in self._in(SETTINGS).items()
-            if (settings := _decoded(node, dict[str, str], f"{SETTINGS}/{name}"))
+            if (settings := decoded(node, dict[str, str], f"{SETTINGS}/{name}"))
         }
 
     def set_broker_settings(self, broker: str, settings: Mapping[str, str]) -> None:
-        kept = _encoded(dict(settings)) if settings else None
+        kept = encoded(dict(settings)) if settings else None
         own = broker == str(self._node_id)  # which that broker alone changes
-        self._put({f"{SETTINGS}/{_part(broker)}": kept}, TOPICS_CHANGED, fenced=not own)
+        self._put({f"{SETTINGS}/{part(broker)}": kept}, TOPICS_CHANGED, fenced=not own)
 
     def client_quotas(self) -> Mapping[Entity, Mapping[str, float]]:
         found: dict[Entity, Mapping[str, float]] = {}
         for name, node in self._in(QUOTAS).items():
-            entity = tuple((kind, who) for kind, who in json.loads(_text(name)))
-            found[entity] = _decoded(node, dict[str, float], f"{QUOTAS}/{name}")
+            entity = tuple((kind, who) for kind, who in json.loads(text(name)))
+            found[entity] = decoded(node, dict[str, float], f"{QUOTAS}/{name}")
         return found
 
     def set_client_quotas(self, changed: Mapping[Entity, Mapping[str, float]]) -> None:
         self._put(
             {
-                f"{QUOTAS}/{_part(json.dumps(entity))}": _encoded(dict(values)) if values else None
+                f"{QUOTAS}/{part(json.dumps(entity))}": encoded(dict(values)) if values else None
                 for entity, values in changed.items()
             },
             QUOTAS_CHANGED,
@@ -395,51 +409,53 @@ class TreeStore:
 
     def acls(self) -> frozenset[AclBinding]:
         return frozenset(
-            binding for name, node in self._in(ACLS).items() for binding in _bindings(name, node)
+            binding
+            for name, node in self._in(ACLS).items()
+            for binding in bindings(name, node, f"{ACLS}/{name}")
         )
 
     def change_acls(self, added: Iterable[AclBinding], removed: Iterable[AclBinding]) -> None:
         added, removed = set(added), set(removed)
-        names = sorted({_acl_part(binding) for binding in added | removed})
+        names = sorted({acl_part(binding) for binding in added | removed})
         paths = [f"{ACLS}/{name}" for name in names]
         changed: dict[str, bytes | None] = {}
         for name, path, node in zip(names, paths, self._tree.get(paths), strict=True):
-            before = set() if node is None else set(_bindings(name, node))
-            of_it = {binding for binding in added if _acl_part(binding) == name}
-            changed[path] = _encoded_bindings((before - removed) | of_it)
+            before = set() if node is None else set(bindings(name, node, path))
+            of_it = {binding for binding in added if acl_part(binding) == name}
+            changed[path] = encoded_bindings((before - removed) | of_it)
         self._put(changed, USERS_CHANGED)
 
     def credentials(self) -> Credentials:
         return {
-            (_text(name), ScramMechanism(int(mechanism))): ScramCredential(
+            (text(name), ScramMechanism(int(mechanism))): ScramCredential(
                 one.salt, one.stored_key, one.server_key, one.iterations
             )
             for name, node in self._in(SCRAM).items()
-            for mechanism, one in _credentials(name, node).items()
+            for mechanism, one in credentials(node, f"{SCRAM}/{name}").items()
         }
 
     def change_credentials(
         self, changes: Mapping[tuple[str, ScramMechanism], ScramCredential | None]
     ) -> None:
-        names = sorted({_part(user) for user, _ in changes})
+        names = sorted({part(user) for user, _ in changes})
         paths = [f"{SCRAM}/{name}" for name in names]
         changed: dict[str, bytes | None] = {}
         for name, path, node in zip(names, paths, self._tree.get(paths), strict=True):
-            of_user = {} if node is None else _credentials(name, node)
+            of_user = {} if node is None else credentials(node, path)
             for (user, mechanism), c in changes.items():
-                if _part(user) != name:
+                if part(user) != name:
                     continue
                 of_user.pop(str(int(mechanism)), None)
                 if c is not None:
-                    kept = _Credential(c.salt, c.stored_key, c.server_key, c.iterations)
+                    kept = Credential(c.salt, c.stored_key, c.server_key, c.iterations)
                     of_user[str(int(mechanism))] = kept
-            changed[path] = _encoded(of_user) if of_user else None
+            changed[path] = encoded(of_user) if of_user else None
         self._put(changed, USERS_CHANGED)
 
     # --- what any broker may change -------------------------------------------------------------
 
     def secret_of(self, name: str, fresh: Callable[[], bytes]) -> bytes:
-        path = f"{SECRETS}/{_part(name)}"
+        path = f"{SECRETS}/{part(name)}"
         [node] = self._tree.get([path])
         if node is None:
             _create_unless_there(self._tree, path, fresh())
@@ -522,17 +538,8 @@ def _create_unless_there(tree: Tree, path: str, data: bytes) -> None:
 # --- names and data -------------------------------------------------------------------------------
 
 
-def _part(text: str) -> str:
-    """Any text as one part of a path; `_text` is the inverse."""
-    return "=" + quote(text, safe="")
-
-
-def _text(part: str) -> str:
-    return unquote(part.removeprefix("="))
-
-
 def _name_path(name: str) -> str:
-    return f"{NAMES}/{_part(name)}"
+    return f"{NAMES}/{part(name)}"
 
 
 def _topic_path(topic_id: uuid.UUID) -> str:
@@ -550,41 +557,5 @@ def _changed(change: StateChange) -> Change:
     return Change(path, encoded_state(change.state), change.state.version)
 
 
-def _acl_part(binding: AclBinding) -> str:
-    kinds = f"{int(binding.resource_type)}:{int(binding.pattern_type)}"
-    return _part(f"{kinds}:{binding.name}")
-
-
 def _topic_of(record: TopicRecord) -> _Topic:
     return _Topic(record.name, record.partitions, dict(record.overrides))
-
-
-def _bindings(name: str, node: Node) -> list[AclBinding]:
-    resource_type, pattern_type, resource = _text(name).split(":", 2)
-    return [
-        AclBinding(
-            ResourceType(int(resource_type)), PatternType(int(pattern_type)), resource,
-            one.principal, one.host, Operation(one.operation), Permission(one.permission),
-        )
-        for one in _decoded(node, list[_Binding], f"{ACLS}/{name}")
-    ]  # fmt: skip
-
-
-def _encoded_bindings(bindings: Iterable[AclBinding]) -> bytes | None:
-    found = [_Binding(b.principal, b.host, int(b.operation), int(b.permission)) for b in bindings]
-    return _encoded(sorted(found, key=msgspec.structs.astuple)) if found else None
-
-
-def _credentials(name: str, node: Node) -> dict[str, _Credential]:
-    return _decoded(node, dict[str, _Credential], f"{SCRAM}/{name}")
-
-
-def _encoded(data: Any) -> bytes:
-    return msgspec.json.encode(data)
-
-
-def _decoded(node: Node, kind: type[T], path: str) -> T:
-    try:
-        return msgspec.json.decode(node.data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
-        raise CorruptData(path, 0, str(e)) from e

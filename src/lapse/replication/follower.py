@@ -33,6 +33,7 @@ class Fetched:
         diverging: the last epoch that both have, and where it ends at the leader; None where what
             the follower has is the leader's, too.
         append_times: when the leader appended the records.
+        epochs: of which leaders they are, each with where it begins.
         create_times_kept: as in `Summary`.
     """
 
@@ -42,6 +43,7 @@ class Fetched:
     diverging: tuple[int, int] | None = None
     append_times: AppendTimes = NOTHING
     create_times_kept: bool = True
+    epochs: tuple[tuple[int, int], ...] = ()
 
 
 class Then(Enum):
@@ -63,7 +65,7 @@ def take(log: PartitionLog, directory: LogDirectory, fetched: Fetched, leader_ep
     if len(records):
         log.append_raw(
             records, leader_epoch=leader_epoch, append_times=fetched.append_times,
-            create_times_kept=fetched.create_times_kept,
+            create_times_kept=fetched.create_times_kept, epochs=fetched.epochs,
         )  # fmt: skip
     known, reached = log.high_watermark, min(fetched.high_watermark, log.log_end_offset)
     if reached > known:
@@ -102,7 +104,9 @@ def truncate(log: PartitionLog, directory: LogDirectory, offset: int, leader_epo
 def begin(log: PartitionLog, directory: LogDirectory, leader_epoch: int) -> None:
     """Follow a leader from now on. A log that knows no epochs goes back to what is committed.
 
-    So it was before KIP-101: what lies above may differ from what the leader has.
+    So it was before KIP-101: what lies above may differ from what the leader has. Kafka does so
+    for all records of old formats, which do not say their epochs; here the leader says them. There
+    are none only where all of the log is from before there was a cluster.
     """
     log.follow(leader_epoch)
     if log.latest_epoch == NO_EPOCH and log.log_end_offset > log.high_watermark:

@@ -38,7 +38,6 @@ from lapse.wire.schema.api_versions import (
     API_VERSIONS,
     ApiVersion,
     ApiVersionsResponse,
-    FinalizedFeatureKey,
     SupportedFeatureKey,
 )
 
@@ -51,19 +50,19 @@ def advertised(apis: Iterable[Api]) -> tuple[ApiVersion, ...]:
     )
 
 
-# KIP-584, by name: the least and the greatest version of each feature. A client that knows
-# KIP-87's flag sends a tombstone's value only to a broker that offers the feature (ADR-4).
+# KIP-584, by name: the least and the greatest version of each feature; what each level is, and
+# which is in force, is for `metadata.features` to say. A client that knows KIP-87's flag sends a
+# tombstone's value only to a broker that offers the feature (ADR-4).
+PROTOCOL_VERSION = "lapse.protocol.version"
+PROTOCOL_NEWEST = 3
 TOMBSTONE_VALUES = "lapse.tombstone.values"
 # KIP-848's groups need level 1 of Kafka's `group.version`, which is in force here from the start.
 GROUP_VERSION = "group.version"
 SUPPORTED_FEATURES = (
     SupportedFeatureKey(name=GROUP_VERSION, min_version=0, max_version=1),
+    SupportedFeatureKey(name=PROTOCOL_VERSION, min_version=1, max_version=PROTOCOL_NEWEST),
     SupportedFeatureKey(name=TOMBSTONE_VALUES, min_version=1, max_version=1),
 )
-FINALIZED_FEATURES = (
-    FinalizedFeatureKey(name=GROUP_VERSION, max_version_level=1, min_version_level=1),
-)
-FEATURES_EPOCH = 0
 
 
 # Quirk 2: the version in which `too_new` is sent, whatever was requested.

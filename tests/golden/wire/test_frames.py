@@ -26,6 +26,7 @@ with gzip.open(Path(__file__).with_name("frames.jsonl.gz"), "rt", encoding="utf-
 NOT_RECORDED = {
     "DescribeLogDirs",  # newer than is declared
     "OffsetForLeaderEpoch",
+    "UpdateFeatures",
     "WriteTxnMarkers",  # newer too
 }
 

@@ -47,6 +47,7 @@ from lapse.wire.schema.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
+from lapse.wire.schema.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 TOPIC, BROKER = 2, 4
 _RESOURCES = ((TOPIC, "t"), (TOPIC, "x"), (BROKER, "0"), (BROKER, ""))
@@ -138,6 +139,9 @@ ADMIN_REQUESTS: Mapping[int, Any] = {
             for name, value in (("u", 1e9), ("v", -1.0))
         ),
         validate_only=False,
+    ),
+    57: UpdateFeaturesRequest(
+        feature_updates=(FeatureUpdateKey(feature="group.version", max_version_level=1),)
     ),
     60: DescribeClusterRequest(include_cluster_authorized_operations=True),
     75: DescribeTopicPartitionsRequest(

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from lapse.base.errors import ErrorCode, KafkaError
+from lapse.metadata.features import ALL, Levels
 from lapse.metadata.store import ALL_BROKERS, Entity, MetadataStore, TopicRecord
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 from lapse.security.scram import ScramCredential, ScramMechanism
@@ -37,6 +38,12 @@ class StoreContract:
         assert again.cluster_id() == "first"
         assert list(again.topics()) == sorted(topics, key=lambda t: t.name)
         assert again.allocate_producer_ids(5) == range(10, 15)
+
+    def test_levels_are_the_newest_in_a_new_one_and_kept(self, open_store: Open) -> None:
+        store = open_store("")
+        assert store.levels() == ALL
+        store.set_levels(Levels(2, 0, 7))
+        assert store.levels() == open_store("").levels() == Levels(2, 0, 7)
 
     def test_a_name_is_taken_until_its_deletion_begins(self, open_store: Open) -> None:
         first, second = record("t"), record("t")

@@ -281,6 +281,7 @@ BROKER = {
     "log.flush.start.offset.checkpoint.interval.ms": (60_000, "-1", "0", 0),
     "log.retention.check.interval.ms": (300_000, "0", "1", 1),
     "producer.id.expiration.ms": (DAY, "0", "1", 1),
+    "inter.broker.protocol.version": (2, "1", "0.10.2", 1),
     "inter.broker.listener.name": ("", None, "INNER", "INNER"),
     "security.inter.broker.protocol": ("", None, "SSL", "SSL"),
     "sasl.mechanism.inter.broker.protocol": ("", None, "PLAIN", "PLAIN"),

@@ -108,6 +108,35 @@ def test_a_log_without_epochs_goes_back_to_what_is_committed(tmp_path: Path) -> 
     old.close()
 
 
+@pytest.mark.parametrize("fmt", ["0.9.0", "0.10.2"])
+def test_a_log_of_an_old_format_has_the_epochs_that_its_leader_says(
+    tmp_path: Path, fmt: str
+) -> None:
+    """Its records have no room for them; kept, it does not go back when another one leads."""
+    old = LogDirectory.open(tmp_path / "leader", env())
+    leader = old.create_log(TP, config(message_format_version=fmt), replicated=True)
+    for epoch in (1, 1, 4):
+        append(leader, batch(records=3), epoch=epoch)
+    read = leader.read(3, 1 << 20)
+    assert leader.epochs_of(read) == ((1, 0), (4, 6))
+    assert leader.epochs_of(leader.read(6, 1 << 20)) == ((4, 6),)
+    assert leader.epochs_of(leader.read(9, 1 << 20)) == ()
+
+    there = LogDirectory.open(tmp_path / "follower", env())
+    log = there.create_log(TP, config(message_format_version=fmt), replicated=True)
+    whole = leader.read(0, 1 << 20)
+    take(there, Fetched(whole.read(), 3, 0, epochs=leader.epochs_of(whole)), 4)
+    for clean in (True, False, True):  # it is there after a start, too
+        assert (log.latest_epoch, log.epoch_at(5), log.epoch_at(6)) == (4, 1, 4)
+        follower.begin(log, there, 5)
+        assert log.log_end_offset == 9
+        there.close(clean=clean)
+        there = LogDirectory.open(tmp_path / "follower", env())
+        log = there.open_log(TP, config(message_format_version=fmt), replicated=True)
+    there.close()
+    old.close()
+
+
 def test_who_is_wholly_below_the_leader_begins_anew(directory: LogDirectory) -> None:
     take(directory, Fetched(raw(0), 3, 0))
     follower.start_over(TP, directory, 50)

@@ -64,6 +64,7 @@ VERSIONS = {
     "AlterClientQuotas": (49, 0, 1),
     "DescribeUserScramCredentials": (50, 0, 0),
     "AlterUserScramCredentials": (51, 0, 0),
+    "UpdateFeatures": (57, 0, 2),
     "DescribeCluster": (60, 0, 2),
     "DescribeProducers": (61, 0, 0),
     "DescribeTransactions": (65, 0, 0),

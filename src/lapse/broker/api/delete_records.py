@@ -9,7 +9,8 @@ start of all replicas that are alive or in sync, once each has reached the offse
 answer has no room for the names of the others: the broker's log has them. Offset -1 is the high
 watermark; one at or below the log start succeeds and changes nothing.
 
-An error comes with low watermark -1: UNKNOWN_TOPIC_OR_PARTITION; INVALID_TOPIC_EXCEPTION for an
+An error comes with low watermark -1: UNSUPPORTED_VERSION while the feature level is before KIP-107
+(`inter.broker.protocol.version`); UNKNOWN_TOPIC_OR_PARTITION; INVALID_TOPIC_EXCEPTION for an
 internal topic; POLICY_VIOLATION for a topic that is compacted and not deleted from (neither is
 fine); OFFSET_OUT_OF_RANGE above the high watermark or below -1; KAFKA_STORAGE_ERROR, and then the
 deletion may or may not be in force after the next start; REQUEST_TIMED_OUT for a partition that is
@@ -87,6 +88,8 @@ async def _delete_all(
     services: Services, deletions: Sequence[tuple[TopicPartition, int]], timeout_ms: int
 ) -> list[DeleteResult]:
     """One outcome for each, in order."""
+    if not services.topics.settings.levels.has_deletions:
+        return [DeleteResult(error=ErrorCode.UNSUPPORTED_VERSION) for _ in deletions]
     turns = asyncio.Semaphore(_THREADS_AT_ONCE)
 
     async def delete(where: TopicPartition, offset: int) -> DeleteResult:

@@ -73,6 +73,7 @@ from lapse.wire.schema.fetch import (
     AbortedTransaction,
     AppendedFrom,
     EpochEndOffset,
+    EpochFrom,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -448,6 +449,7 @@ def _read_one(
             records=_in_memory_if_short(got.records, limits.pread),
             create_times_kept=limits.client.is_ours and got.source.create_times_kept,
             append_times=_append_times(got.source) if limits.client.is_ours else (),
+            epochs=_epochs(log, got.source) if limits.client.is_replica else (),
         )
     except BlockingIOError:  # it is for a worker thread
         raise
@@ -472,6 +474,10 @@ def _append_times(source: LogSlice) -> tuple[AppendedFrom, ...]:
     known = source.append_times()
     found = zip(known.offsets.tolist(), known.times.tolist(), strict=True)
     return tuple([AppendedFrom(offset=offset, append_ms=time) for offset, time in found])
+
+
+def _epochs(log: PartitionLog, source: LogSlice) -> tuple[EpochFrom, ...]:
+    return tuple([EpochFrom(epoch=epoch, offset=start) for epoch, start in log.epochs_of(source)])
 
 
 def _diverging(log: PartitionLog, request: FetchPartition) -> EpochEndOffset:

@@ -54,6 +54,7 @@ from lapse.broker.api import (
     sasl_handshake,
     sync_group,
     txn_offset_commit,
+    update_features,
     write_txn_markers,
 )
 from lapse.broker.request.endpoint import Endpoint
@@ -109,6 +110,7 @@ _MODULES = (
     sasl_handshake,
     sync_group,
     txn_offset_commit,
+    update_features,
     write_txn_markers,
 )
 

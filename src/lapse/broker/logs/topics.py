@@ -27,6 +27,7 @@ from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.policy_switch import kept_policies, refuse_turning
 from lapse.broker.logs.purgatory import Purgatory
 from lapse.metadata.election import preferred, unclean
+from lapse.metadata.features import Levels
 from lapse.metadata.image import Image, Topic
 from lapse.metadata.partition_states import NO_LEADER, PartitionState, StateChange, first_state
 from lapse.metadata.placement import Draw, arranged, place
@@ -124,7 +125,8 @@ class Topics:
 
     def _stored_settings(self, changed: Mapping[str, Mapping[str, str]]) -> BrokerSettings:
         cluster, broker = changed.get(ALL_BROKERS, {}), changed.get(str(self._node_id), {})
-        return replace(self.settings, cluster=cluster, broker=broker)
+        levels = self._store.levels()
+        return replace(self.settings, cluster=cluster, broker=broker, levels=levels)
 
     def _with_kept_policies(self, image: Image, last: str | None) -> Image:
         """The properties file may say another policy than at the last start.
@@ -403,7 +405,11 @@ class Topics:
             with self._refused(f"broker {broker}" if broker else "brokers"):
                 changed = dict(change(getattr(self.settings, layer)))
                 check_changeable(changed)
-                settings = replace(self.settings, **{layer: changed})
+                settings = (
+                    replace(self.settings, cluster=changed)
+                    if broker == ALL_BROKERS
+                    else replace(self.settings, broker=changed)
+                )
                 image = await self._disk.run(self._image_under, settings)
                 keep = partial(self._store.set_broker_settings, broker, changed)
                 before = getattr(self.settings, layer)
@@ -413,6 +419,25 @@ class Topics:
                 if validate_only:
                     return
                 await self._disk.run(self._switch, changes, keep, undo)
+                self.settings, self.image = settings, image
+
+    async def update_levels(
+        self, change: Callable[[Levels], Levels], *, validate_only: bool = False
+    ) -> None:
+        """Change the feature levels; logs here go by them when this returns (KIP-584).
+
+        Raises what `change` raises, INVALID_CONFIG and KAFKA_STORAGE_ERROR.
+        """
+        async with self._changing:
+            with self._refused("feature levels"):
+                before = self.settings.levels
+                levels = change(before)
+                if levels == before or validate_only:
+                    return
+                settings = replace(self.settings, levels=levels)
+                image = await self._disk.run(self._image_under, settings)
+                await self._disk.run(self._store.set_levels, levels)
+                await self._disk.run(self._update_logs, image.topics.values())
                 self.settings, self.image = settings, image
 
     def _image_under(self, settings: BrokerSettings) -> Image:

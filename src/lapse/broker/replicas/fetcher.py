@@ -278,6 +278,7 @@ class Fetcher:
                 None if at.epoch < 0 else (at.epoch, at.end_offset),
                 append_times_of(data),
                 data.create_times_kept,
+                tuple([(e.epoch, e.offset) for e in data.epochs]),
             )
             try:
                 directory = self._partitions.directory_of(tp)

@@ -33,7 +33,8 @@ RULES = (
 
 # Why a tombstone of v0 or v1 stays.
 NO_HORIZONS = (
-    "stay while message.format.version is before 0.11: there is no room for a delete horizon"
+    "stay while records are written in a format before 0.11 (message.format.version, "
+    "inter.broker.protocol.version): there is no room for a delete horizon"
 )
 
 _BLOCKED = {

@@ -43,7 +43,8 @@ class Promise(NamedTuple):
 
 _IN_OLD_FORMATS = Promise(
     "a tombstone in format v0 or v1 is gone",
-    "no bound while message.format.version is before 0.11: there is no room for a delete horizon",
+    "no bound while records are written in a format before 0.11 (message.format.version, "
+    "inter.broker.protocol.version): there is no room for a delete horizon",
     None,
 )
 

@@ -67,7 +67,7 @@ SERVICE_GONE, ROUNDS_ABSENT = "service_gone", "engine_absent"
 STARTING, FAILED = "engine_starting", "engine_failed"
 ROUNDS_FAILING, DEADLINE_MISSED = "rounds_failing", "deadline_missed"
 CLOCK_HELD, BROKER_GONE = "clock_held", "broker_gone"
-NO_METADATA = "metadata_unreachable"
+NO_METADATA, LEVEL_HELD_BACK = "metadata_unreachable", "level_held_back"
 
 KINDS: Mapping[str, Kind] = {
     DIRECTORY_OFFLINE: Kind(True, "a directory of log.dirs failed"),
@@ -85,6 +85,7 @@ KINDS: Mapping[str, Kind] = {
     CLOCK_HELD: Kind(True, "the wall clock is not believed"),
     BROKER_GONE: Kind(True, "no broker serves the directory"),
     NO_METADATA: Kind(True, "ZooKeeper does not answer, or does not know the broker"),
+    LEVEL_HELD_BACK: Kind(False, "a broker's file holds the cluster's feature level back"),
 }
 
 

@@ -153,11 +153,20 @@ class AppendedFrom:
 
 
 @struct
+class EpochFrom:
+    """Ours: what lies from an offset on, up to the next entry, was appended in a leader epoch."""
+
+    epoch: int = field(INT32, "12+")
+    offset: int = field(INT64, "12+")
+
+
+@struct
 class PartitionData:
     """What one partition has. `records` may be a slice of a file when we send it.
 
     Ours are `create_times_kept`: no cleaner has put append times in the place of producers' times;
-    and `append_times`, ascending by offset.
+    `append_times`, ascending by offset; and for followers `epochs`, since records of old formats do
+    not say them.
     """
 
     partition_index: int = field(INT32)
@@ -180,6 +189,9 @@ class PartitionData:
     create_times_kept: bool = field(BOOL, "12+", tag=OWN_TAG, default=False, ignorable=True)
     append_times: tuple[AppendedFrom, ...] = field(
         array(AppendedFrom), "12+", tag=OWN_TAG + 1, default=(), ignorable=True
+    )
+    epochs: tuple[EpochFrom, ...] = field(
+        array(EpochFrom), "12+", tag=OWN_TAG + 2, default=(), ignorable=True
     )
 
 

@@ -87,8 +87,9 @@ def test_a_round_keeps_the_format(
         )
     assert stored(tmp_path) == (magics, after)
     assert explained(capsys, tmp_path, named).endswith(
-        "clean; tombstones of old formats stay while message.format.version is before 0.11: there "
-        "is no room for a delete horizon"
+        "clean; tombstones of old formats stay while records are written in a format before 0.11 "
+        "(message.format.version, inter.broker.protocol.version): there is no room for a delete "
+        "horizon"
     )
     gone = next(r.offset for r in after if r.is_tombstone)
     fate = explained(capsys, tmp_path, named, "--partition", "t-0", "--offset", str(gone))

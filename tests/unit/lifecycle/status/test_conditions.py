@@ -143,6 +143,7 @@ def test_only_what_no_setting_asks_for_degrades() -> None:
     assert [reason for reason, kind in KINDS.items() if not kind.degrades] == [
         c.TOO_FEW_REPLICAS,
         c.STARTING,
+        c.LEVEL_HELD_BACK,
     ]
 
 
