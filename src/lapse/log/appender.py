@@ -394,9 +394,8 @@ class Appender:
         if len(messages) > self._log.config.segment_bytes:
             raise self._too_large(len(messages))
         found = headers_of(scan_batches(messages, str(self._log.partition), check_crc=False))
-        rows = [
-            row._replace(leader_epoch=leader_epoch) for row in found
-        ]  # they have no room for it
+        # They have no room for it; followers are told.
+        rows = [row._replace(leader_epoch=leader_epoch) for row in found]
         nulls = [tombstones, *[0] * (len(rows) - 1)]  # only their sum is used
         self._write(rows, messages, now_ms, nulls)
 
