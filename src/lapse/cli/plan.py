@@ -16,26 +16,31 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from lapse.base.clock import SystemClock, time_text
-from lapse.base.config import TopicConfig
+from lapse.base.clock import SystemClock
 from lapse.base.errors import LapseError, StorageError, os_error, unreadable
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
-from lapse.cli.plan_count import Counted, count, plan_of
-from lapse.cli.task_memory import memory_here
-from lapse.lifecycle.decide.explain import explain
-from lapse.lifecycle.decide.select import Blocked, Decision, decide
+from lapse.cli.plan_count import count
+from lapse.lifecycle.decide.select import Decision
+from lapse.lifecycle.outlook.memory import memory_here
+from lapse.lifecycle.outlook.plan import (
+    PlanLine,
+    line_of,
+    line_without_facts,
+    plan_of,
+    policy_text,
+)
 from lapse.lifecycle.round.map_size import peak_bytes
 from lapse.lifecycle.round.plan import MapMemory
 from lapse.lifecycle.round.progress import Progress
 from lapse.lifecycle.round.stamps import info_of
 from lapse.log.look import SegmentFile, keys_of
 from lapse.log.missing import Remembered
-from lapse.log.reader import DirectoryView, without_summary
+from lapse.log.reader import DirectoryView
 from lapse.log.segment import LOG, segment_path
 from lapse.log.sketch import estimate
 from lapse.metadata.policies import UNKNOWN, Policies
@@ -72,45 +77,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
-@dataclass(frozen=True, slots=True)
-class PlanLine:
-    """What `plan` says of one log.
-
-    Attributes:
-        keys: distinct ones a due round would map, about 3 % off; None where that is not known.
-        map_bytes: memory the small plan's map of so many keys takes at its peak; where the plan is
-            split, which has no such map, the least that one would need.
-        summaries_missing: segments that a task would look through before the round.
-        rule: the binding one, a word of `decide.explain.RULES`.
-        kind: of the round that is due, clean or trim.
-        bytes_to_read: of segments the round maps; it reads and writes at most as much again.
-        would: what the round would do, where that was counted.
-        plan: which one a round that is due has, "small" or "split"; why, in words.
-    """
-
-    partition: str
-    policy: str
-    dirty_ratio: float | None
-    first_dirty: int | None
-    first_uncleanable: int | None
-    dirty_bytes: int | None
-    total_bytes: int | None
-    due: tuple[str, ...]
-    explanation: str
-    until: str | None
-    finding: bool
-    keys: int | None = None
-    map_bytes: int | None = None
-    summaries_missing: int = 0
-    rule: str = ""
-    kind: str | None = None
-    bytes_to_read: int = 0
-    segments_to_read: int = 0
-    would: Counted | None = None
-    plan: str | None = None
-    why: str | None = None
-
-
 def run(args: argparse.Namespace) -> int:
     """Print a line for each log."""
     now_ms = SystemClock().now_ms() if args.now is None else args.now
@@ -145,11 +111,11 @@ def _found(
     except StorageError as e:
         if os_error(e) is None:
             raise  # it is not there, which is another matter
-        yield _without_facts(str(args.logdir), "-", str(e)), None
+        yield line_without_facts(str(args.logdir), "-", str(e)), None
         return
     for name, trouble in ((METADATA, policies.trouble), (REMEMBERED, remembered.trouble)):
         if trouble:
-            yield _without_facts(name, "-", trouble), None
+            yield line_without_facts(name, "-", trouble), None
     yield from plan_lines(view, remembered, partitions, policies, now_ms, memory)
 
 
@@ -205,48 +171,16 @@ def plan_lines(
             remembered.require_whole(partition)
             config = policies.config_of(partition)
             if config is None:
-                yield _without_facts(str(partition), policy, UNKNOWN), None
+                yield line_without_facts(str(partition), policy, UNKNOWN), None
                 continue
             policy = policy_text(config)
-            line, decision = _line(view, partition, config, now_ms, memory)
+            line, decision = line_of(info_of(view.facts(partition), config, now_ms), now_ms, memory)
             contradictions = policies.contradictions_of(partition)
             if contradictions:
                 line = replace(line, explanation=f"{line.explanation}; {contradictions}")
             yield line, decision
         except (LapseError, OSError) as e:
-            yield _without_facts(str(partition), policy, _why(e)), None
-
-
-def _line(
-    view: DirectoryView, partition: TopicPartition, config: TopicConfig, now_ms: int,
-    memory: MapMemory,
-) -> tuple[PlanLine, Decision]:  # fmt: skip
-    facts = view.facts(partition)
-    decision = decide(info_of(facts, config, now_ms), now_ms)
-    why = explain(decision)
-    bounds = decision.bounds
-    plan = plan_of(decision, memory) if decision.due else None
-    line = PlanLine(
-        partition=str(partition),
-        policy=policy_text(config),
-        dirty_ratio=round(bounds.ratio, 4) if config.compacts else None,
-        first_dirty=bounds.dirty,
-        first_uncleanable=bounds.upper,
-        dirty_bytes=bounds.dirty_bytes,
-        total_bytes=sum(s.size for s in facts.segments),
-        due=tuple(due.value for due in decision.due),
-        explanation=why.text,
-        until=None if why.until_ms is None else time_text(why.until_ms),
-        finding=decision.blocked is Blocked.UNHANDLED,
-        rule=why.rule,
-        kind=None if plan is None else plan.kind.value,
-        bytes_to_read=0 if plan is None else plan.bytes_to_read,
-        segments_to_read=0 if plan is None else len(plan.segments),
-        summaries_missing=len(without_summary(facts)) if config.compacts else 0,
-        plan=None if plan is None else plan.variant,
-        why=None if plan is None else plan.why,
-    )
-    return line, decision
+            yield line_without_facts(str(partition), policy, _why(e)), None
 
 
 def with_keys(line: PlanLine, decision: Decision | None, memory: MapMemory) -> PlanLine:
@@ -277,12 +211,3 @@ def _keys_text(line: PlanLine) -> str:
     if line.keys is None or line.map_bytes is None:
         return "-"
     return f"~{line.keys}, {max(line.map_bytes >> 10, 1)} KiB"
-
-
-def _without_facts(partition: str, policy: str, why: str) -> PlanLine:
-    return PlanLine(partition, policy, None, None, None, None, None, (), why, None, True)
-
-
-def policy_text(config: TopicConfig) -> str:
-    """`compact,delete`, as Kafka writes it."""
-    return ",".join(sorted(config.cleanup_policy)) or "(keep all)"

@@ -12,43 +12,15 @@ keys (`map_size`), whatever a task of the round may use, and 2^32 records are th
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lapse.base.fs import RealFs, temporary_folder
-from lapse.lifecycle.decide.select import Decision
-from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.outlook.plan import Counted
 from lapse.lifecycle.round.discard_fs import DiscardFs
 from lapse.lifecycle.round.offset_map import ORDINAL_MAX, Tick, build_map
-from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
+from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.rewrite import rewrite
 from lapse.lifecycle.round.source import Workplace
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A round as it would go.
-
-    Attributes:
-        removed: records, by reason.
-        stamped: batches that would get a delete horizon.
-        bytes_read: of log files, both passes; bytes_written of the new ones.
-        segments_before, segments_after: of those that would be rewritten.
-        first_dirty_after: None after a trim.
-    """
-
-    removed: dict[str, int]
-    stamped: int
-    map_entries: int
-    bytes_read: int
-    bytes_written: int
-    segments_before: int
-    segments_after: int
-    first_dirty_after: int | None
-
-
-def plan_of(decision: Decision, memory: MapMemory, keys: int | None = None) -> RoundPlan:
-    """The plan of a round that is due; `keys`: what sketches tell of its dirty ones."""
-    return make_plan(decision, "counted", Rules.LAPSE, memory, keys=keys)
 
 
 def count(plan: RoundPlan, tick: Tick) -> Counted:

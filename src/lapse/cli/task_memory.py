@@ -6,8 +6,8 @@ tasks share what remains. Pages that processes share count once; pages of files 
 do not count, since the system can take them back. With Spark on other machines, the requested
 memory is for the tasks alone.
 
-`clean` and `lifecycle` know how many tasks run at once; `plan` and `explain` start no Spark and
-show what `clean` and `lifecycle` would choose on this machine.
+`clean` and `lifecycle` know how many tasks run at once; `plan` and `explain` start no Spark, and go
+by `lifecycle.outlook.memory`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from lapse.base.host import memory_bytes, processors
+from lapse.base.host import memory_bytes
+from lapse.lifecycle.outlook.memory import IDLE_BYTES, JAVA_GROWTH_BYTES, share_of
 from lapse.lifecycle.round.choice import task_memory
 from lapse.lifecycle.round.plan import MapMemory
-from lapse.spark.session.local import local_slots
-
-IDLE_BYTES = 450 << 20  # of all processes together, where it cannot be measured
-JAVA_GROWTH_BYTES = 48 << 20  # Java keeps some data of jobs and their results
-TASKS_SHARE = 4  # the tasks get at least 1/4 of the requested memory
+from lapse.lifecycle.round.slots import local_slots
 
 
 def memory_of(requested_bytes: int, tasks: int, master: str) -> MapMemory:
@@ -33,18 +30,6 @@ def memory_of(requested_bytes: int, tasks: int, master: str) -> MapMemory:
         return MapMemory(task_memory(requested_bytes, tasks, None))
     used = idle_bytes(os.getpid()) or IDLE_BYTES
     return share_of(requested_bytes, tasks, memory_bytes(), used + JAVA_GROWTH_BYTES)
-
-
-def memory_here(requested_bytes: int, master: str = "local[*]") -> MapMemory:
-    """One task's memory before any process runs; a master elsewhere counts as this machine."""
-    tasks = local_slots(master, processors()) or processors()
-    return share_of(requested_bytes, tasks, memory_bytes(), IDLE_BYTES + JAVA_GROWTH_BYTES)
-
-
-def share_of(requested_bytes: int, tasks: int, host_bytes: int, used_bytes: int) -> MapMemory:
-    """What remains for one of `tasks` tasks; pure."""
-    left = max(requested_bytes - used_bytes, requested_bytes // TASKS_SHARE)
-    return MapMemory(task_memory(left, tasks, host_bytes))
 
 
 def idle_bytes(pid: int) -> int:

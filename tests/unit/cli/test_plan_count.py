@@ -9,8 +9,9 @@ import pytest
 
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
-from lapse.cli.plan_count import count, plan_of
+from lapse.cli.plan_count import count
 from lapse.lifecycle.decide.select import RoundOptions, decide
+from lapse.lifecycle.outlook.plan import plan_of
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.map_size import SLOTS_MIN, room

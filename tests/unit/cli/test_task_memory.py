@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from lapse.base.host import memory_bytes, processors
-from lapse.cli.task_memory import (
+from lapse.cli.task_memory import idle_bytes, memory_of
+from lapse.lifecycle.outlook.memory import (
     IDLE_BYTES,
     JAVA_GROWTH_BYTES,
-    idle_bytes,
     memory_here,
-    memory_of,
     share_of,
 )
 

@@ -24,9 +24,9 @@ from pyspark.sql import SparkSession
 from lapse.base.errors import LapseError
 from lapse.base.fs import temporary_folder
 from lapse.base.host import processors
+from lapse.lifecycle.round.slots import local_slots, within_cores
 from lapse.spark.session.errors import in_one_line
 from lapse.spark.session.java import Java, find_java
-from lapse.spark.session.local import local_slots, within_cores
 from lapse.spark.session.master import check_admission, check_master
 from lapse.spark.session.security import (
     check_cluster,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.spark.session.local import local_slots
+from lapse.lifecycle.round.slots import local_slots
 
 
 @pytest.mark.parametrize(
