@@ -19,7 +19,7 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lapse.broker.api.table import APIS
+from lapse.broker.api.table import SERVED
 from lapse.broker.node import Node
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
@@ -93,7 +93,7 @@ def _frame(rng: random.Random) -> bytes:
 def _header_changed(rng: random.Random, content: bytes) -> bytes:
     """Another API, another version, or both: a body that is not theirs."""
     key, version = struct.unpack_from(">hh", content)
-    keys = (*APIS, 4, 999, -1)
+    keys = (*SERVED, 4, 999, -1)
     key = rng.choice((key, rng.choice(keys)))
     version = rng.choice((version, version + 1, version - 1, 0, -1, 0x7FFF, rng.randrange(20)))
     return struct.pack(">hh", key, max(version, -0x8000)) + content[4:]
@@ -101,7 +101,7 @@ def _header_changed(rng: random.Random, content: bytes) -> bytes:
 
 def _request(rng: random.Random) -> bytes:
     """A sound request of any API and version, without its size."""
-    row = APIS[rng.choice((*APIS, *_OFTEN))]
+    row = SERVED[rng.choice((*SERVED, *_OFTEN))]
     assert row.api.versions.high is not None
     version = rng.randint(row.api.versions.low, row.api.versions.high)
     message = Sampler(rng.randrange(1 << 62)).message(row.request, version)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lapse.broker.api.table import APIS
+from lapse.broker.api.table import SERVED
 from lapse.broker.net import connection, dispatch
 from lapse.broker.net.connection import Connection
 from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
@@ -35,7 +35,7 @@ def test_an_error_of_ours_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     async def fails(*_: Any) -> None:
         raise KeyError("ours")
 
-    monkeypatch.setitem(APIS, 10, replace(APIS[10], handle=fails))  # type: ignore[arg-type]
+    monkeypatch.setitem(SERVED, 10, replace(SERVED[10], handle=fails))  # type: ignore[arg-type]
     asked = struct.pack(">hhih", 10, 0, 1, -1) + b"\0\1g"
     with pytest.raises(AssertionError, match="KeyError: 'ours'"):
         check(tmp_path, struct.pack(">i", len(asked)) + asked)

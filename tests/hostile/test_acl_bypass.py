@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lapse.base.errors import ErrorCode
-from lapse.broker.api.table import APIS
+from lapse.broker.api.table import SERVED
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.security.acls import (
@@ -75,6 +75,7 @@ NEEDS: Mapping[str, Sequence[tuple[Right, ...]]] = {
     "AlterClientQuotas": [((O.ALTER_CONFIGS, R.CLUSTER),)],
     "DescribeUserScramCredentials": [((O.DESCRIBE, R.CLUSTER),)],
     "AlterUserScramCredentials": [((O.ALTER, R.CLUSTER),)],
+    "DescribeOutlook": [((O.DESCRIBE, R.CLUSTER),)],
     "UpdateFeatures": [((O.ALTER, R.CLUSTER),)],
     "DescribeProducers": [((O.READ, R.TOPIC),)],
     "DescribeTransactions": [((O.DESCRIBE, R.TRANSACTIONAL_ID),)],
@@ -87,7 +88,7 @@ NEEDS: Mapping[str, Sequence[tuple[Right, ...]]] = {
 FREE = {"ApiVersions", "SaslHandshake", "SaslAuthenticate", "DescribeCluster"}
 # These leave out what may not be known.
 LISTS = {"Metadata", "ListGroups", "ListTransactions"}
-KEYS = {row.api.name: key for key, row in APIS.items()}
+KEYS = {row.api.name: key for key, row in SERVED.items()}
 KINDS = (R.TOPIC, R.GROUP, R.TRANSACTIONAL_ID, R.CLUSTER)
 EVERYTHING = AclFilter(R.ANY, PatternType.ANY, None, None, None, O.ANY, Permission.ANY)
 
@@ -154,7 +155,7 @@ async def test_all_but_what_it_takes_is_not_enough(
         before = files(tmp_path)
         for version in versions(api):
             request = request_for(KEYS[api], version, node)
-            answer = await alice.request(request, APIS[KEYS[api]].response, version=version)
+            answer = await alice.request(request, SERVED[KEYS[api]].response, version=version)
             assert is_refused(api, version, answer), (version, answer)
         whole = api != "DescribeConfigs" and len(NEEDS[api]) == 1
         if whole:  # else some of its items may be done
@@ -162,7 +163,7 @@ async def test_all_but_what_it_takes_is_not_enough(
         await with_all_but(node, ())
         version = versions(api)[-1]
         request = request_for(KEYS[api], version, node)
-        answer = await alice.request(request, APIS[KEYS[api]].response, version=version)
+        answer = await alice.request(request, SERVED[KEYS[api]].response, version=version)
         assert not REFUSALS & set(codes_in(answer)), answer
 
 
@@ -179,4 +180,4 @@ async def test_without_a_login_no_api_is_answered(api: str, node: Node, tmp_path
 
 
 async def asked(connection: BrokerConnection, api: str, request: object, version: int) -> object:
-    return await connection.request(request, APIS[KEYS[api]].response, version=version)
+    return await connection.request(request, SERVED[KEYS[api]].response, version=version)

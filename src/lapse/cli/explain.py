@@ -7,7 +7,8 @@ of one record: when it was removed and by which rule (from the ledger), or where
 stays.
 
 Read-only: writes, locks and rebuilds nothing, and works beside a running Kafka. An argument that is
-no directory is a topic, searched for in the directories of --data.
+no directory is a topic, searched for in the directories of --data, or asked of all brokers of a
+cluster with --bootstrap-server alone; each says it of its own logs.
 """
 
 from __future__ import annotations
@@ -31,9 +32,16 @@ from lapse.base.errors import (
 from lapse.base.ids import TopicPartition
 from lapse.base.times import duration
 from lapse.cli import options
+from lapse.cli.asked import SILENT, ask_brokers, refuse_beside, require_address
 from lapse.cli.plan import METADATA, REMEMBERED
 from lapse.lifecycle.decide.clock import clock_text
-from lapse.lifecycle.outlook.explain import Explained, Surroundings, unreadable_log
+from lapse.lifecycle.outlook.explain import (
+    HEALTH,
+    SERVICE,
+    Explained,
+    Surroundings,
+    unreadable_log,
+)
 from lapse.lifecycle.outlook.plan import policy_text
 from lapse.lifecycle.owner.remote import ask_conditions
 from lapse.lifecycle.record_history import RecordHistory
@@ -42,21 +50,22 @@ from lapse.lifecycle.status.conditions import LATE_WORDS, Condition, Seen, pipel
 from lapse.log.missing import Remembered
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN, Policies
+from lapse.wire.schema.describe_outlook import EXPLAIN, DescribeOutlookRequest
 
-SERVICE = "(service)"  # instead of a log's name: the service's files cannot be read
-HEALTH = "(health)"  # instead of a log's name: a problem of the directory as a whole
 EXAMPLES = """\
 examples:
   lapse explain /var/lib/kafka/data --partition orders-0
   lapse explain orders --data DATA --json
   lapse explain DATA --partition orders-0 --offset 4711
+  lapse explain orders --bootstrap-server broker1:9092     on all brokers of the cluster
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     add = parser.add_argument
-    add("target", metavar="LOGDIR|TOPIC", help="a data directory, or a topic's name")
+    add("target", metavar="LOGDIR|TOPIC", nargs="?",
+        help="a data directory, or a topic's name")  # fmt: skip
     add("--data", type=Path, action="append", default=[], metavar="DIR",
         help="a data directory to search for TOPIC; may be repeated")  # fmt: skip
     add("--partition", action="append", default=[], metavar="TOPIC-N",
@@ -73,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the explanations; exit 1 where something cannot be judged."""
     if args.offset is not None and len(args.partition) != 1:
         raise ConfigError("--offset: allowed with exactly one --partition")
+    if args.target is None or (args.bootstrap_server and not (args.data or _names_dir(args))):
+        return _show(_said_by_brokers(args), args)
     clock = SystemClock()
     lines = []
     for remembered, partitions in _places(args):
@@ -83,9 +94,42 @@ def run(args: argparse.Namespace) -> int:
         lines += place.troubles()
         explained = [place.line(partition, args.offset) for partition in partitions]
         lines += [*place.health(explained), *explained]
+    return _show(lines, args)
+
+
+def _show(lines: Sequence[Explained], args: argparse.Namespace) -> int:
     show = _as_json if args.json else _as_text
     sys.stdout.write("".join(show(line) for line in lines))
     return 1 if any(line.finding for line in lines) else 0
+
+
+def _is_log(line: Explained) -> bool:
+    return TopicPartition.parse(line.partition) is not None
+
+
+def _names_dir(args: argparse.Namespace) -> bool:
+    return _is_dir(Path(args.target))
+
+
+def _said_by_brokers(args: argparse.Namespace) -> list[Explained]:
+    """Of all logs of a cluster, or of one topic's."""
+    require_address(args, "LOGDIR, TOPIC")
+    refuse_beside(args, ("--settings", "--now"))
+    request = DescribeOutlookRequest(
+        what=EXPLAIN,
+        topic=args.target,
+        logs=tuple(str(options.partition(name)) for name in args.partition) or None,
+        offset=-1 if args.offset is None else args.offset,
+    )
+    said = ask_brokers(args, request)
+    lines = said.of(Explained)
+    if args.target is not None and not said.silent and not any(map(_is_log, lines)):
+        raise StorageError(f"no broker has such a log of topic {args.target}")
+    silent = [
+        replace(unreadable_log(SILENT, "-", LapseError(why)), broker=broker)
+        for broker, why in said.silent.items()
+    ]
+    return sorted([*lines, *silent], key=lambda line: (line.partition, line.broker or 0))
 
 
 def _places(
@@ -216,7 +260,8 @@ def _as_json(line: Explained) -> str:
 
 
 def _as_text(line: Explained) -> str:
-    rows = [f"{line.partition}  {line.policy}"]
+    at = "" if line.broker is None else f"  broker {line.broker}"
+    rows = [f"{line.partition}  {line.policy}{at}"]
     if line.fate is not None:
         rows += _fate_text(line.fate)
     else:

@@ -27,9 +27,12 @@ def add_settings(parser: argparse.ArgumentParser, what: str = "a topic or broker
     )  # fmt: skip
 
 
-def add_partitions(parser: argparse.ArgumentParser) -> None:
-    """`LOGDIR` and `--partition`."""
-    parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="a Kafka data directory")
+def add_partitions(parser: argparse.ArgumentParser, *, may_lack: bool = False) -> None:
+    """`LOGDIR`, which `may_lack` where brokers can be asked instead, and `--partition`."""
+    parser.add_argument(
+        "logdir", type=Path, metavar="LOGDIR", nargs="?" if may_lack else None,
+        help="a Kafka data directory",
+    )  # fmt: skip
     parser.add_argument(
         "--partition", action="append", default=[], metavar="TOPIC-N",
         help="only this log; may be repeated",
@@ -37,10 +40,15 @@ def add_partitions(parser: argparse.ArgumentParser) -> None:
 
 
 def add_broker(parser: argparse.ArgumentParser) -> None:
-    """`--bootstrap-server`."""
+    """`--bootstrap-server` and `--command-config`."""
     parser.add_argument(
         "--bootstrap-server", metavar="HOST:PORT,…",
-        help="learn the settings from these brokers, Lapse or Kafka, instead of from the directory",
+        help="with LOGDIR: learn the settings from these brokers, Lapse or Kafka, instead of from "
+        "the directory; without: ask all brokers of the cluster for their logs",
+    )  # fmt: skip
+    parser.add_argument(
+        "--command-config", type=Path, metavar="FILE",
+        help="a client's properties, to ask all brokers: security.protocol, ssl.*, sasl.*",
     )  # fmt: skip
 
 

@@ -8,6 +8,9 @@ costs is at most what is said of it: it reads each segment up to the first uncle
 and reads and writes again those that lose something. --count finds out: it goes through the round
 in memory, throwing away what it would write, and counts how many records would go for which reason.
 
+Without LOGDIR all brokers of a cluster say it of their logs, any of which is named: from what they
+have in memory, so without keys and counts.
+
 What cannot be read, a log, a file, the metadata, is a line that says so. Exit 1 if there is one, or
 if a compacted log cannot be judged or cleaned.
 """
@@ -15,7 +18,7 @@ if a compacted log cannot be judged or cleaned.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +26,7 @@ from lapse.base.clock import SystemClock
 from lapse.base.errors import LapseError, StorageError, os_error, unreadable
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
+from lapse.cli.asked import SILENT, ask_brokers, refuse_beside, require_address
 from lapse.cli.output import progress_bar, show_table
 from lapse.cli.plan_count import count
 from lapse.lifecycle.decide.select import Decision
@@ -44,6 +48,7 @@ from lapse.log.reader import DirectoryView
 from lapse.log.segment import LOG, segment_path
 from lapse.log.sketch import estimate
 from lapse.metadata.policies import UNKNOWN, Policies
+from lapse.wire.schema.describe_outlook import PLAN, DescribeOutlookRequest
 
 # In the place of a log, where what concerns all logs cannot be read: settings, what is missed.
 METADATA = "(metadata)"
@@ -53,12 +58,13 @@ EXAMPLES = """\
 examples:
   lapse plan /var/lib/kafka/data -c min.cleanable.dirty.ratio=0.3
   lapse plan /var/lib/kafka/data --bootstrap-server 127.0.0.1:9092
+  lapse plan --bootstrap-server broker1:9092           all logs of all brokers of the cluster
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    options.add_partitions(parser)
+    options.add_partitions(parser, may_lack=True)
     options.add_settings(parser)
     options.add_broker(parser)
     parser.add_argument(
@@ -79,23 +85,34 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a line for each log."""
+    if args.logdir is None:
+        return _run_on_brokers(args)
     now_ms = SystemClock().now_ms() if args.now is None else args.now
     memory = memory_here(options.byte_size("--memory", args.memory))
     found = list(_found(args, now_ms, memory))
     lines = [line if args.no_keys else with_keys(line, d, memory) for line, d in found]
-    columns = {
-        "partition": lambda line: line.partition,
-        "policy": lambda line: line.policy,
-        "dirty ratio": lambda line: "-" if line.dirty_ratio is None else f"{line.dirty_ratio:.2f}",
-        "keys, map": _keys_text,
-        "plan": lambda line: line.plan or "-",
-        "to read": lambda line: str(line.bytes_to_read) if line.due else "-",
-        "what holds it": _held_text,
-    }
+    columns = {"partition": _partition_text, **_COLUMNS}
     if args.count:
         lines = _counted(lines, [decision for _, decision in found], memory)
         columns["would go, and cost"] = _would_text
     show_table(lines, columns, as_json=args.json)
+    return 1 if any(line.finding for line in lines) else 0
+
+
+def _run_on_brokers(args: argparse.Namespace) -> int:
+    """The same, of all brokers' logs: from their facts, with no record read."""
+    require_address(args, "LOGDIR")
+    refuse_beside(args, ("--settings", "--now", "--count"))
+    logs = tuple(str(options.partition(name)) for name in args.partition) or None
+    said = ask_brokers(args, DescribeOutlookRequest(what=PLAN, logs=logs))
+    lines = said.of(PlanLine)
+    lines += [
+        replace(line_without_facts(SILENT, "-", why), broker=broker)
+        for broker, why in said.silent.items()
+    ]
+    lines.sort(key=lambda line: (line.partition, line.broker or 0))
+    columns = {"partition": _partition_text, "broker": lambda line: str(line.broker), **_COLUMNS}
+    show_table(lines, {k: v for k, v in columns.items() if k != "keys, map"}, as_json=args.json)
     return 1 if any(line.finding for line in lines) else 0
 
 
@@ -211,3 +228,17 @@ def _keys_text(line: PlanLine) -> str:
     if line.keys is None or line.map_bytes is None:
         return "-"
     return f"~{line.keys}, {max(line.map_bytes >> 10, 1)} KiB"
+
+
+def _partition_text(line: PlanLine) -> str:
+    return line.partition
+
+
+_COLUMNS: dict[str, Callable[[PlanLine], str]] = {
+    "policy": lambda line: line.policy,
+    "dirty ratio": lambda line: "-" if line.dirty_ratio is None else f"{line.dirty_ratio:.2f}",
+    "keys, map": _keys_text,
+    "plan": lambda line: line.plan or "-",
+    "to read": lambda line: str(line.bytes_to_read) if line.due else "-",
+    "what holds it": _held_text,
+}

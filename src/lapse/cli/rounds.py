@@ -2,7 +2,8 @@
 
 LOGDIR is the first data directory of the broker. The service is reached by files there, so a user
 who may write to the directory may pause and cancel, and a pause holds for the service that runs and
-for those to come. Only rounds wait: rolls and retention go on.
+for those to come. Only rounds wait: rolls and retention go on. `show` may ask all brokers of a
+cluster instead.
 """
 
 from __future__ import annotations
@@ -10,25 +11,29 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
 
 from lapse.base.clock import Clock, SystemClock, time_text
-from lapse.base.errors import StorageError
+from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import RealFs
 from lapse.base.times import after_ms
 from lapse.cli import options
+from lapse.cli.asked import ask_brokers, require_address
 from lapse.cli.output import show_table
 from lapse.lifecycle.round.progress import LogProgress
 from lapse.lifecycle.status import pauses
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause_text
 from lapse.lifecycle.status.reports import ServiceProgress
 from lapse.lifecycle.status.snapshot import Status, read_status
+from lapse.wire.schema.describe_outlook import ROUNDS, DescribeOutlookRequest
 
 EXAMPLES = """\
 examples:
   lapse rounds show DATA --watch                   bytes done and to do, and when it will be done
+  lapse rounds show --bootstrap-server broker1:9092    of all brokers of the cluster
   lapse rounds pause DATA --for 2h --reason "disk is being replaced"
   lapse rounds pause DATA --partition orders-0 --now   and cancel the round that it has now
   lapse rounds resume DATA                         everything
@@ -47,8 +52,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, (say, text) in _VERBS.items():
         verb = verbs.add_parser(name, help=text, description=text)
-        verb.add_argument("logdir", type=Path, metavar="LOGDIR", help="the first data directory")
+        verb.add_argument(
+            "logdir", type=Path, metavar="LOGDIR", nargs="?" if name == "show" else None,
+            help="the first data directory",
+        )  # fmt: skip
         if name == "show":
+            verb.add_argument(
+                "--bootstrap-server", metavar="HOST:PORT,…",
+                help="without LOGDIR: ask all brokers of the cluster",
+            )  # fmt: skip
+            verb.add_argument(
+                "--command-config", type=Path, metavar="FILE", help="a client's properties for that"
+            )
             verb.add_argument("--json", action="store_true", help="one object, or one a second")
             verb.add_argument("--watch", action="store_true", help="until interrupted")
         else:
@@ -65,7 +80,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out one verb on the service of that directory."""
-    if not args.logdir.is_dir():
+    if args.logdir is None:
+        require_address(args, "LOGDIR")
+    elif getattr(args, "bootstrap_server", None) is not None:
+        raise ConfigError("LOGDIR or --bootstrap-server: allowed is one of them")
+    elif not args.logdir.is_dir():
         raise StorageError(f"{args.logdir}: no such directory")
     for name in getattr(args, "partition", ()):
         options.partition(name)
@@ -74,24 +93,50 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace, clock: Clock) -> int:
-    for status in _looks(args, clock):
-        if args.json:
-            sys.stdout.write(msgspec.json.encode(status).decode() + "\n")
-        else:
-            sys.stdout.write("\n".join(_lines(status)) + "\n")
-            if status.service is not None and status.service.rounds:
-                show_table(status.service.rounds[:_LISTED_MAX], _COLUMNS, as_json=False)
+    missing = False
+    for said in _looks(args, clock):
+        for broker, status in said:
+            missing |= isinstance(status, str)
+            _print(broker, status, as_json=args.json)
         sys.stdout.flush()
-    return 0
+    return 1 if missing else 0
 
 
-def _looks(args: argparse.Namespace, clock: Clock) -> Iterator[Status]:
-    yield read_status(args.logdir, clock.now_ms())
+def _print(broker: int | None, status: Status | str, *, as_json: bool) -> None:
+    """What one directory, or one broker, says; a text says why it says nothing."""
+    if as_json:
+        said = {"error": status} if isinstance(status, str) else msgspec.to_builtins(status)
+        of = {} if broker is None else {"broker": broker}
+        sys.stdout.write(msgspec.json.encode({**of, **said}).decode() + "\n")
+        return
+    if broker is not None:
+        sys.stdout.write(f"broker {broker}:\n")
+    lines = [status] if isinstance(status, str) else _lines(status)
+    sys.stdout.write("\n".join(lines) + "\n")
+    if not isinstance(status, str) and status.service is not None and status.service.rounds:
+        show_table(status.service.rounds[:_LISTED_MAX], _COLUMNS, as_json=False)
+
+
+def _looks(
+    args: argparse.Namespace, clock: Clock
+) -> Iterator[list[tuple[int | None, Status | str]]]:
+    yield _look(args, clock)
     while args.watch:
         clock.sleep(_WATCH_SECONDS)
         if not args.json and sys.stdout.isatty():
             sys.stdout.write("\x1b[2J\x1b[H")
-        yield read_status(args.logdir, clock.now_ms())
+        yield _look(args, clock)
+
+
+def _look(args: argparse.Namespace, clock: Clock) -> list[tuple[int | None, Status | str]]:
+    """What a directory says, or each broker."""
+    if args.logdir is not None:
+        return [(None, read_status(args.logdir, clock.now_ms()))]
+    said = ask_brokers(args, DescribeOutlookRequest(what=ROUNDS))
+    found: list[tuple[int, Status | str]] = list(said.silent.items())
+    for broker, lines in said.lines.items():
+        found.append((broker, msgspec.json.decode(lines[0], type=Status)))
+    return sorted(found, key=itemgetter(0))
 
 
 def _lines(status: Status) -> Iterator[str]:

@@ -35,6 +35,7 @@ T = TypeVar("T")
 
 ZERO_UUID = uuid.UUID(int=0)
 OWN_TAG = 10_000  # of fields that are ours: far from Kafka's own, which count from 0
+OWN_KEYS_FROM = 10_000  # of APIs that are ours, likewise
 
 
 class RecordsSlice(Protocol):

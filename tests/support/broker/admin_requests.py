@@ -33,6 +33,7 @@ from lapse.wire.schema.describe_client_quotas import ComponentData, DescribeClie
 from lapse.wire.schema.describe_cluster import DescribeClusterRequest
 from lapse.wire.schema.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from lapse.wire.schema.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from lapse.wire.schema.describe_outlook import EXPLAIN, DescribeOutlookRequest
 from lapse.wire.schema.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     TopicRequest,
@@ -143,6 +144,7 @@ ADMIN_REQUESTS: Mapping[int, Any] = {
     57: UpdateFeaturesRequest(
         feature_updates=(FeatureUpdateKey(feature="group.version", max_version_level=1),)
     ),
+    10_000: DescribeOutlookRequest(what=EXPLAIN),
     60: DescribeClusterRequest(include_cluster_authorized_operations=True),
     75: DescribeTopicPartitionsRequest(
         topics=tuple(TopicRequest(name=name) for name in ("t", "x")),

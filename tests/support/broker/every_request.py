@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lapse.broker.api.table import APIS
+from lapse.broker.api.table import SERVED
 from lapse.broker.node import Node
 from lapse.wire.schema.api_versions import ApiVersionsRequest
 from lapse.wire.schema.create_topics import CreatableTopic, CreateTopicsRequest
@@ -30,7 +30,7 @@ from tests.support.broker.transaction_requests import transaction_requests
 
 ALL = [
     (key, version)
-    for key, row in APIS.items()
+    for key, row in SERVED.items()
     for version in range(row.api.versions.low, row.api.newest + 1)
 ]
 

@@ -1,4 +1,7 @@
-"""The one list of all APIs that the broker serves; a new API is a file and a line here."""
+"""The one list of all APIs that the broker serves; a new API is a file and a line here.
+
+`APIS` are Kafka's, which clients are told of; `SERVED` has ours, too.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ from lapse.broker.api import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_outlook,
     describe_producers,
     describe_topic_partitions,
     describe_transactions,
@@ -115,4 +119,8 @@ _MODULES = (
 )
 
 APIS: Mapping[int, Endpoint] = {module.API.api.key: module.API for module in _MODULES}
+SERVED: Mapping[int, Endpoint] = {
+    **APIS,
+    describe_outlook.API.api.key: describe_outlook.API,
+}
 ADVERTISED = advertised(endpoint.api for endpoint in APIS.values())

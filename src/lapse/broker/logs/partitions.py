@@ -82,7 +82,7 @@ class Partitions:
         self.offline: dict[TopicPartition, str] = {}
         self.append_failures = AppendFailures(env.clock)
         self.when_offline: Callable[[Sequence[TopicPartition]], None] = lambda _: None
-        self._directories = LogDirectories(paths, config, env)
+        self._directories, self._data_dir = LogDirectories(paths, config, env), paths[0]
         self._config, self._env = config, env
         self.node_id = config.node_id
         self._believed_ms: int | None = None
@@ -179,6 +179,11 @@ class Partitions:
     def all(self) -> tuple[PartitionLog, ...]:
         """The open logs, as of now."""
         return tuple(self._logs.values())
+
+    @property
+    def data_dir(self) -> Path:
+        """The first log directory, online or not: what is of the whole broker lies there."""
+        return self._data_dir
 
     @property
     def directories(self) -> tuple[LogDirectory, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from lapse.broker.api.fetch import in_session
-from lapse.broker.api.table import APIS
+from lapse.broker.api.table import SERVED
 from lapse.broker.net.authorization import authorized
 from lapse.broker.request.context import CloseConnection, Services, Session
 from lapse.broker.request.sasl_login import admit, bare_token
@@ -33,7 +33,7 @@ async def answer(services: Services, session: Session, frame: memoryview) -> lis
         return await bare_token(services, session, sasl, frame)
     admit(services, session, frame)
     try:
-        request = decode_request(frame, APIS)
+        request = decode_request(frame, SERVED)
     except UnsupportedRequest as e:
         if e.header.request_api_key != API_VERSIONS.key:
             raise CloseConnection(str(e)) from e
@@ -45,7 +45,7 @@ async def answer(services: Services, session: Session, frame: memoryview) -> lis
         raise CloseConnection(str(e)) from e
     header = request.header
     key, version = header.request_api_key, header.request_api_version
-    endpoint = APIS[key]
+    endpoint = SERVED[key]
     services.counters.requests[endpoint.api.name] += 1
     session.client_id = header.client_id or ""
 

@@ -33,6 +33,9 @@ from lapse.lifecycle.status.reports import (
 )
 from lapse.log.facts import BadRange
 
+SERVICE = "(service)"  # instead of a log's name: the service's files cannot be read
+HEALTH = "(health)"  # instead of a log's name: a problem of the directory as a whole
+
 
 @dataclass(frozen=True, slots=True)
 class FutureTimestamp:
@@ -54,6 +57,7 @@ class Explained:
         plan: of the round that is due, small or split, and why.
         service: the state of this directory's lifecycle service, None where there is none.
         paused: since when and why rounds of the log are paused, due or not; None if they are not.
+        broker: which says it; None where a directory was looked at.
         overdue_ms: by how much the worst deadline of each kind is missed, 0 where none is.
     """
 
@@ -75,6 +79,7 @@ class Explained:
     finding: bool = False
     paused: str | None = None
     overdue_ms: dict[str, int] = field(default_factory=dict)
+    broker: int | None = None
 
 
 def unreadable_log(name: str, policy: str, why: LapseError | OSError) -> Explained:

@@ -53,6 +53,7 @@ class PlanLine:
         kind: of the round that is due, clean or trim.
         bytes_to_read: of segments the round maps; it reads and writes at most as much again.
         would: what the round would do, where that was counted.
+        broker: which says it; None where a directory was looked at.
         plan: which one a round that is due has, "small" or "split"; why, in words.
     """
 
@@ -77,6 +78,7 @@ class PlanLine:
     would: Counted | None = None
     plan: str | None = None
     why: str | None = None
+    broker: int | None = None
 
 
 def line_of(info: LogInfo, now_ms: int, memory: MapMemory) -> tuple[PlanLine, Decision]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lapse.broker import api
-from lapse.broker.api.table import APIS
+from lapse.broker.api.table import SERVED
 from lapse.wire.declaration import message_spec
 
 FILES = {
@@ -24,13 +24,13 @@ def file_of(name: str) -> str:
 
 
 def test_the_table_has_every_file() -> None:
-    assert sorted(FILES) == sorted(file_of(endpoint.api.name) for endpoint in APIS.values())
+    assert sorted(FILES) == sorted(file_of(endpoint.api.name) for endpoint in SERVED.values())
 
 
-@pytest.mark.parametrize("key", APIS)
+@pytest.mark.parametrize("key", SERVED)
 def test_a_file_says_key_and_who_may(key: int) -> None:
     """The docstring does; and the endpoint's request and response are messages of one API."""
-    endpoint = APIS[key]
+    endpoint = SERVED[key]
     docstring = ast.get_docstring(ast.parse(FILES[file_of(endpoint.api.name)].read_text())) or ""
     assert docstring.startswith(f"{endpoint.api.name} (key {key}): ")
     assert re.search(r"^Needs [A-Zn]", docstring, re.MULTILINE)

@@ -10,7 +10,7 @@ import pytest
 
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
-from lapse.broker.api.table import APIS
+from lapse.broker.api.table import SERVED
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.security.acls import (
@@ -98,7 +98,7 @@ async def alice(node: Node) -> AsyncIterator[BrokerConnection]:
 
 
 def test_every_api_has_its_rule() -> None:
-    assert {key for key, api in APIS.items() if api.authorize is None} == {17, 18, 36}
+    assert {key for key, api in SERVED.items() if api.authorize is None} == {17, 18, 36}
 
 
 @pytest.mark.parametrize(("key", "version"), [a for a in ALL if a[0] not in FREE])
@@ -108,7 +108,7 @@ async def test_who_may_nothing_is_told_nothing(
     """The response is a refusal, and the same one where the requested resource does not exist."""
     await create(node, "t", 2)
     request = request_for(key, version, node)
-    answer = await alice.request(request, APIS[key].response, version=version)
+    answer = await alice.request(request, SERVED[key].response, version=version)
     if key in LISTS or (key == 35 and version < 3):  # that has no field for it
         assert not any(codes_in(answer))
         assert "'t'" not in repr(answer)
@@ -122,7 +122,7 @@ async def test_who_may_nothing_is_told_nothing(
     await node.services.topics.delete(topic)
     if key == 1 and version >= 13:
         return  # a topic's id is no secret, as in Kafka
-    again = await alice.request(request, APIS[key].response, version=version)
+    again = await alice.request(request, SERVED[key].response, version=version)
     assert again == answer
 
 
@@ -155,7 +155,7 @@ async def test_what_is_there_and_what_is_not_are_refused_alike(tmp_path: Path) -
             async with await logged_in(node, "alice") as alice:
                 told.append(
                     [
-                        await alice.request(request, APIS[key].response, version=version)
+                        await alice.request(request, SERVED[key].response, version=version)
                         for key, version, request in asked
                     ]
                 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lapse.broker.api.table import APIS
+from lapse.broker.api.table import SERVED
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
 from lapse.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -37,7 +37,7 @@ async def test_is_answered(
     await create(node, "t", 2)
     await produce(connection, "t", (0, batch_of(b"a")))
     request = request_for(key, version, node)
-    answer = await connection.request(request, APIS[key].response, version=version)
+    answer = await connection.request(request, SERVED[key].response, version=version)
     errors = {**TRANSACTION_ERRORS, **SECURITY_ERRORS}
     expected = errors.get(key, expected_error(key, version))
     assert getattr(answer, "error_code", 0) == expected

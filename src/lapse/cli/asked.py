@@ -1,0 +1,112 @@
+"""What all brokers of a cluster say of their logs: `plan`, `explain` and `rounds` over the wire.
+
+Any broker names the others; each is asked for its own. One that does not answer, or that has
+replicas and is away, is said to be missing: what it has is not judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import msgspec
+
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
+from lapse.cli.remote import client_properties
+from lapse.client.cluster import Cluster, parse_bootstrap
+from lapse.client.connection import BrokerConnection
+from lapse.client.login import login
+from lapse.wire.errors import UnsupportedVersion
+from lapse.wire.schema.describe_outlook import DescribeOutlookRequest, DescribeOutlookResponse
+from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
+from lapse.wire.versions import PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the brokers said.
+
+    Attributes:
+        lines: of JSON, by broker.
+        silent: brokers that said nothing, and why.
+    """
+
+    lines: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    silent: Mapping[int, str] = field(default_factory=dict)
+
+    def of(self, kind: type[T]) -> list[T]:
+        """All lines, as what they are."""
+        return [
+            msgspec.json.decode(line, type=kind) for some in self.lines.values() for line in some
+        ]
+
+
+T = TypeVar("T")
+
+SILENT = "(broker)"  # instead of a log's name: a broker that did not say what it has
+
+
+def require_address(args: argparse.Namespace, otherwise: str) -> None:
+    """Raise ConfigError without `--bootstrap-server`."""
+    if args.bootstrap_server is None:
+        raise ConfigError(f"{otherwise} or --bootstrap-server: one of them is needed")
+
+
+def refuse_beside(args: argparse.Namespace, options: Iterable[str]) -> None:
+    """Raise ConfigError for what only a directory can be asked; `options` by their names."""
+    for option in options:
+        if getattr(args, option.lstrip("-").replace("-", "_"), None):
+            raise ConfigError(f"{option}: allowed with a directory; brokers go by their own")
+
+
+def ask_brokers(args: argparse.Namespace, request: DescribeOutlookRequest) -> Said:
+    """Ask all of them; raises ConnectionLost where none is there, KafkaError where one refuses."""
+    return asyncio.run(_ask(args, request))
+
+
+async def _ask(args: argparse.Namespace, request: DescribeOutlookRequest) -> Said:
+    who = login(client_properties(args.command_config))
+    async with Cluster(parse_bootstrap(args.bootstrap_server), who) as cluster:
+        first = await cluster.any_connection()
+        metadata = await first.request(
+            MetadataRequest(topics=None, allow_auto_topic_creation=False), MetadataResponse
+        )
+        await cluster.refresh(())
+        lines, silent = {}, {}
+        for broker in metadata.brokers:
+            try:
+                connection = await cluster.connection(broker.node_id)
+                lines[broker.node_id] = await _lines(connection, request)
+            except KafkaError as e:
+                if e.code in {ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST}:
+                    raise
+                silent[broker.node_id] = str(e)
+            except LapseError as e:
+                silent[broker.node_id] = str(e)
+        with_replicas = {
+            replica
+            for topic in metadata.topics
+            if request.topic in {None, topic.name}
+            for partition in topic.partitions
+            for replica in partition.replica_nodes
+        }
+        for broker_id in sorted(with_replicas - lines.keys() - silent.keys()):
+            silent[broker_id] = "it is away; what it has is not judged"
+        return Said(lines, silent)
+
+
+async def _lines(connection: BrokerConnection, request: DescribeOutlookRequest) -> list[str]:
+    if not connection.offers(PROTOCOL_VERSION):
+        raise UnsupportedVersion(f"{connection.address} does not say it: it is no Lapse, or older")
+    lines: list[str] = []
+    while True:
+        answer = await connection.request(request, DescribeOutlookResponse, version=0)
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "refused")
+        lines += answer.lines
+        if answer.last is None:
+            return lines
+        request = replace(request, after=answer.last)

@@ -1,0 +1,111 @@
+"""DescribeOutlook: a broker's word of its own logs, in parts, with what cannot be judged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lapse.base.errors import ErrorCode, StorageError
+from lapse.base.ids import TopicPartition
+from lapse.broker.api import describe_outlook
+from lapse.cli.main import main
+from lapse.client.connection import BrokerConnection
+from lapse.wire.schema.describe_outlook import (
+    EXPLAIN,
+    PLAN,
+    ROUNDS,
+    DescribeOutlookRequest,
+    DescribeOutlookResponse,
+)
+from tests.support.broker.running import batch_of, connect, create, produce, running_node
+
+
+async def ask(connection: BrokerConnection, what: str, **more: Any) -> DescribeOutlookResponse:
+    request = DescribeOutlookRequest(what=what, **more)
+    return await connection.request(request, DescribeOutlookResponse, version=0)
+
+
+def logs_of(answer: DescribeOutlookResponse) -> list[str]:
+    assert answer.error_code == 0, answer.error_message
+    names = [json.loads(line)["partition"] for line in answer.lines]
+    return [name for name in names if not name.startswith("(")]
+
+
+async def test_in_parts_and_each_log_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(describe_outlook, "LINES_MAX", 4)
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        await create(node, "t", 11)
+        await create(node, "u", 1)
+        for what in (EXPLAIN, PLAN):
+            found, after, answers = [], None, 0
+            while True:
+                answer = await ask(connection, what, after=after)
+                found += logs_of(answer)
+                answers += 1
+                after = answer.last
+                if after is None:
+                    break
+            assert found == [*(f"t-{n}" for n in range(11)), "u-0"]
+            assert answers == 3, "no part is empty"
+        some = await ask(connection, PLAN, logs=("t-2", "t-10", "none-0"))
+        assert logs_of(some) == ["t-2", "t-10"]
+        assert logs_of(await ask(connection, EXPLAIN, topic="u")) == ["u-0"]
+
+
+async def test_what_is_said_is_what_the_command_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        await create(node, "t", 1, cleanup_policy="compact")
+        await produce(connection, "t", (0, batch_of(b"a")))
+        (said,) = (await ask(connection, EXPLAIN, topic="t", logs=("t-0",), offset=0)).lines
+        (planned,) = (await ask(connection, PLAN)).lines
+        main(["explain", str(tmp_path), "--partition", "t-0", "--offset", "0", "--json"])
+        main(["plan", str(tmp_path), "--json"])
+        shown, plan = map(json.loads, capsys.readouterr().out.splitlines()[-2:])
+    ours, its = json.loads(said), json.loads(planned)
+    assert (ours["broker"], its["broker"]) == (0, 0)
+    assert ours["fate"]["state"] == shown["fate"]["state"] == "there"
+    for name in ("partition", "policy", "rule", "text", "first_dirty", "first_uncleanable"):
+        assert ours[name] == shown[name], name
+    assert its == {**plan, "broker": 0}
+
+
+async def test_a_log_that_is_offline_is_a_line_that_says_why(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        await create(node, "t", 2)
+        log = node.services.partitions.get(TopicPartition("t", 1))
+        log._core.go_offline(StorageError("the disk is gone"))
+        for what in (EXPLAIN, PLAN):
+            answer = await ask(connection, what)
+            assert logs_of(answer) == ["t-0", "t-1"]
+            lines = {json.loads(line)["partition"]: json.loads(line) for line in answer.lines}
+            assert lines["t-1"]["finding"] is True
+            assert "the disk is gone" in json.dumps(lines["t-1"])
+            assert lines["t-0"]["finding"] is False
+
+
+async def test_rounds_are_one_line(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        (line,) = (await ask(connection, ROUNDS)).lines
+        status = json.loads(line)
+        assert (status["running"], status["service"], status["pauses"]) == (False, None, [])
+
+
+@pytest.mark.parametrize(
+    ("what", "more"),
+    [
+        ("", {}),
+        ("clean", {}),
+        (EXPLAIN, {"offset": 0}),
+        (EXPLAIN, {"offset": 0, "logs": ("a-0", "b-0")}),
+    ],
+)
+async def test_what_cannot_be_asked(tmp_path: Path, what: str, more: dict[str, Any]) -> None:
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        answer = await ask(connection, what, **more)
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        assert not answer.lines
