@@ -97,8 +97,12 @@ class RealKafka:
         directory: Path,
         settings: Mapping[str, object] | None = None,
         flags: Sequence[str] = BROKER_FLAGS,
+        *,
+        joins: RealKafka | None = None,
+        node_id: int = 1,
     ) -> None:
-        self.directory = directory
+        """`joins`: it is a broker of that one's cluster, and no controller."""
+        self.directory, self._joins, self._node_id = directory, joins, node_id
         self.log_dir = directory / "data"
         self.bootstrap = f"127.0.0.1:{own_port()}"
         self._controller = f"127.0.0.1:{own_port()}"
@@ -113,7 +117,8 @@ class RealKafka:
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if cluster_id.startswith("-"):
             cluster_id = "L" + cluster_id[1:]  # would be taken for an option
-        arguments = ["format", "-t", cluster_id, "-c", str(config)]
+        self._cluster_id = cluster_id if self._joins is None else self._joins._cluster_id
+        arguments = ["format", "-t", self._cluster_id, "-c", str(config)]
         done = run_tool("kafka.tools.StorageTool", arguments)
         if done.returncode != 0:
             raise RuntimeError(f"formatting failed:\n{done.stdout}{done.stderr}")
@@ -179,6 +184,18 @@ class RealKafka:
             "transaction.state.log.num.partitions": 1,
             "group.initial.rebalance.delay.ms": 0,
             **self._settings,
+            **self._as_joined(),
+        }
+
+    def _as_joined(self) -> dict[str, object]:
+        """What differs where another one is the controller."""
+        if self._joins is None:
+            return {}
+        return {
+            "process.roles": "broker",
+            "node.id": self._node_id,
+            "controller.quorum.voters": f"1@{self._joins._controller}",
+            "listeners": f"PLAINTEXT://{self.bootstrap}",
         }
 
     def _wait_until_ready(self) -> None:

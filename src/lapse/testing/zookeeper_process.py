@@ -41,6 +41,12 @@ class ZooKeeperProcess:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
+    @property
+    def pid(self) -> int:
+        """The process, for figures of its CPU."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
     def start(self) -> None:
         """Start it, over the data that it had; returns once it answers."""
         fs = RealFs()
