@@ -2,10 +2,11 @@
 
     python -m benchmarks.cluster_beside_kafka
 
-The same stock client (librdkafka, idempotent) writes to one cluster and then to the other, five
-times in turn; medians. All of it shares this machine's cores, so CPU decides: seconds a gigabyte of
-values, of the three brokers and of who coordinates them (ZooKeeper here; there one of the brokers
-is the controller, too). The latency is of one record after the other at a fixed rate.
+The same stock client (librdkafka) writes to one cluster and then to the other, five times in turn;
+medians. All of it shares this machine's cores, so CPU decides: seconds a gigabyte of values, of the
+three brokers and of who coordinates them (ZooKeeper here; there one of the brokers is the
+controller, too). An idempotent producer of that client uses up a core while it waits for answers,
+so there are rows without idempotence, too. The latency is of records at a fixed rate.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from tests.oracle.kafka import RealKafka
 RUNS = 5
 PARTITIONS = 3
 REPLICAS = 3
-MIB_BY_BATCH_KIB = {16: 16, 64: 64, 256: 128}
+# MiB of values, by batch (KiB) and idempotence.
+MIB_OF = {(16, False): 16, (64, False): 64, (256, False): 128, (64, True): 64, (256, True): 128}
 RATE_A_SECOND, LATENCY_SECONDS = 200, 6
 SECONDS_MAX = 120.0
 
@@ -91,23 +93,28 @@ def kafkas(path: Path) -> Iterator[Three]:
         yield Three(",".join(one.bootstrap for one in brokers), [one.pid for one in brokers])
 
 
-def throughput(clusters: Mapping[str, Three], batch_kib: int) -> dict[str, Any]:
+def throughput(
+    clusters: Mapping[str, Three], batch_kib: int, *, idempotent: bool
+) -> dict[str, Any]:
     """Medians of runs in turn."""
-    count = MIB_BY_BATCH_KIB[batch_kib] * MIB // VALUE_BYTES
-    size, topic = count * VALUE_BYTES, f"produced-{batch_kib}"
+    count = MIB_OF[batch_kib, idempotent] * MIB // VALUE_BYTES
+    size, topic = count * VALUE_BYTES, f"produced-{batch_kib}-{idempotent}".lower()
+    more: dict[str, object] = {"enable.idempotence": idempotent}
     runs: dict[str, list[tuple[float, float]]] = {name: [] for name in clusters}
     for one in clusters.values():
         one.create(topic)
-        produce(one.bootstrap, topic, PARTITIONS, count, batch_kib)  # warm
+        produce(one.bootstrap, topic, PARTITIONS, count, batch_kib, **more)  # warm
     for _ in range(RUNS):
         for name, one in clusters.items():
             cpu, wall = one.cpu(), time.perf_counter()
-            produce(one.bootstrap, topic, PARTITIONS, count, batch_kib)
+            produce(one.bootstrap, topic, PARTITIONS, count, batch_kib, **more)
             seconds = time.perf_counter() - wall
             runs[name].append((size / seconds / 1e6, (one.cpu() - cpu) * 1e9 / size))
     for one in clusters.values():
         one.delete(topic)
-    row: dict[str, Any] = {"batch_kib": batch_kib, "partitions": PARTITIONS}
+    row: dict[str, Any] = {
+        "batch_kib": batch_kib, "partitions": PARTITIONS, "idempotent": idempotent,
+    }  # fmt: skip
     for name, found in runs.items():
         row[name] = {
             "mb_per_second": round(median(mb for mb, _ in found), 1),
@@ -141,8 +148,7 @@ def latency(clusters: Mapping[str, Three]) -> dict[str, Any]:
 
 def _latencies(cluster: Three) -> list[float]:
     producer = Producer(
-        {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "linger.ms": 0,
-         "log_level": 0}
+        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0}
     )  # fmt: skip
     took: list[float] = []
     over = threading.Event()
@@ -180,7 +186,10 @@ def main() -> None:
             {
                 "runs": RUNS,
                 "latency": latency(clusters),
-                "produce": [throughput(clusters, batch) for batch in MIB_BY_BATCH_KIB],
+                "produce": [
+                    throughput(clusters, batch_kib, idempotent=idempotent)
+                    for batch_kib, idempotent in MIB_OF
+                ],
             },
         )
 

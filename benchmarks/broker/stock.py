@@ -84,16 +84,20 @@ def delete(bootstrap: str, topic: str) -> None:
     admin.delete_topics([topic])[topic].result(30)
 
 
-def produce(bootstrap: str, topic: str, partitions: int, count: int, batch_kib: int) -> None:
-    """Idempotent, acks=all; every record is acknowledged at the end."""
+def produce(
+    bootstrap: str, topic: str, partitions: int, count: int, batch_kib: int, **more: object
+) -> None:
+    """Idempotent, acks=all, unless `more` says otherwise; all is acknowledged at the end."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
+            "acks": "all",
             "enable.idempotence": True,
             "linger.ms": 5 if batch_kib > 1 else 0,
             "batch.size": batch_kib * KIB,
             "batch.num.messages": max(1, batch_kib * KIB // (VALUE_BYTES + RECORD_OVERHEAD_BYTES)),
             "queue.buffering.max.messages": 100_000,
+            **more,
         }
     )
     value = os.urandom(VALUE_BYTES)

@@ -146,7 +146,8 @@ def append_times_of(beside: PartitionData) -> AppendTimes:
         return NOTHING
     offsets = np.array([entry.offset for entry in entries], np.int64)
     times = np.array([entry.append_ms for entry in entries], np.int64)
-    return AppendTimes(offsets, times) if (np.diff(offsets) > 0).all() else NOTHING
+    is_in_order = len(entries) == 1 or bool((np.diff(offsets) > 0).all())
+    return AppendTimes(offsets, times) if is_in_order else NOTHING
 
 
 def _is_control(header: Header) -> bool:

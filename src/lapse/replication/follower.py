@@ -63,16 +63,44 @@ def take(log: PartitionLog, directory: LogDirectory, fetched: Fetched, leader_ep
         return Then.TRUNCATED
     records = whole_batches(fetched.records)
     if len(records):
-        log.append_raw(
-            records, leader_epoch=leader_epoch, append_times=fetched.append_times,
-            create_times_kept=fetched.create_times_kept, epochs=fetched.epochs,
-        )  # fmt: skip
-    known, reached = log.high_watermark, min(fetched.high_watermark, log.log_end_offset)
-    if reached > known:
-        log.high_watermark = reached
+        _append(log, records, fetched, leader_epoch)
+    _raise_high_watermark(log, fetched)
     if fetched.log_start_offset > log.log_start_offset:
         log.advance_log_start(min(fetched.log_start_offset, log.high_watermark))
     return Then.GOES_ON
+
+
+def take_at_once(log: PartitionLog, fetched: Fetched, leader_epoch: int) -> bool:
+    """Carry out what takes one short write to an open file; False: nothing is done, `take` it.
+
+    For the event loop, which waits for no file. Raises as `take`.
+    """
+    if fetched.diverging is not None or fetched.log_start_offset > log.log_start_offset:
+        return False
+    records = whole_batches(fetched.records)
+    if len(records):
+        # A batch of a new epoch has that noted in a file first.
+        if log.latest_epoch != leader_epoch or not log.try_begin(len(records)):
+            return False
+        try:
+            _append(log, records, fetched, leader_epoch)
+        finally:
+            log.end()
+    _raise_high_watermark(log, fetched)
+    return True
+
+
+def _append(log: PartitionLog, records: Buffer, fetched: Fetched, leader_epoch: int) -> None:
+    log.append_raw(
+        records, leader_epoch=leader_epoch, append_times=fetched.append_times,
+        create_times_kept=fetched.create_times_kept, epochs=fetched.epochs,
+    )  # fmt: skip
+
+
+def _raise_high_watermark(log: PartitionLog, fetched: Fetched) -> None:
+    known, reached = log.high_watermark, min(fetched.high_watermark, log.log_end_offset)
+    if reached > known:
+        log.high_watermark = reached
 
 
 def whole_batches(records: Buffer) -> Buffer:

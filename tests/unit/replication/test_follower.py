@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,6 +136,54 @@ def test_a_log_of_an_old_format_has_the_epochs_that_its_leader_says(
         log = there.open_log(TP, config(message_format_version=fmt), replicated=True)
     there.close()
     old.close()
+
+
+def test_what_takes_one_short_write_is_done_at_once(directory: LogDirectory) -> None:
+    log = log_of(directory)
+    assert not follower.take_at_once(log, Fetched(raw(0), 3, 0), 0), "an epoch is to be noted first"
+    assert log.log_end_offset == 0
+    take(directory, Fetched(raw(0), 1, 0))
+    assert follower.take_at_once(log, Fetched(raw(3), 5, 0), 0)
+    assert (log.log_end_offset, log.high_watermark) == (6, 5)
+    assert follower.take_at_once(log, Fetched(b"", 9, 0), 0)  # the high watermark alone
+    assert (log.log_end_offset, log.high_watermark) == (6, 6)
+    twin = take(directory, Fetched(raw(6), 6, 0))
+    assert twin is Then.GOES_ON
+    assert log.read(0, 1 << 20).read() == raw(0) + raw(3) + raw(6)
+
+
+@pytest.mark.parametrize(
+    ("fetched", "epoch"),
+    [
+        (Fetched(b"", -1, -1, (0, 3)), 0),  # to be cut
+        (Fetched(b"", 6, 2), 0),  # to be deleted from
+        (Fetched(raw(6, 1), 6, 0), 1),  # of a new epoch
+    ],
+    ids=["diverging", "log start", "epoch"],
+)
+def test_what_takes_more_is_left_as_it_was(
+    directory: LogDirectory, fetched: Fetched, epoch: int
+) -> None:
+    take(directory, Fetched(raw(0) + raw(3), 6, 0))
+    log = log_of(directory)
+    before = log.state
+    assert not follower.take_at_once(log, fetched, epoch)
+    assert log.state is before
+
+
+def test_a_log_that_is_busy_is_not_waited_for(directory: LogDirectory) -> None:
+    take(directory, Fetched(raw(0), 3, 0))
+    log, taken = log_of(directory), []
+    with log._core.append_lock:
+        other = threading.Thread(
+            target=lambda: taken.append(follower.take_at_once(log, Fetched(raw(3), 3, 0), 0))
+        )
+        other.start()
+        other.join(10)
+    assert taken == [False]
+    with pytest.raises(CorruptData):  # and what does not continue it is refused, as ever
+        follower.take_at_once(log, Fetched(raw(9) + raw(0), 3, 0), 0)
+    assert log.log_end_offset == 3
 
 
 def test_who_is_wholly_below_the_leader_begins_anew(directory: LogDirectory) -> None:

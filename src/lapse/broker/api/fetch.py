@@ -49,8 +49,10 @@ from lapse.broker.logs.fetch_records import (
     Client,
     Fetched,
     ReadRange,
+    append_times_shown,
     client_of,
     converts,
+    epochs_shown,
     made_bytes_max,
     records_for,
     replica_of,
@@ -70,10 +72,9 @@ from lapse.metadata.image import Image
 from lapse.security.acls import Operation
 from lapse.wire.schema.fetch import (
     FETCH,
+    NOT_SAID,
     AbortedTransaction,
-    AppendedFrom,
     EpochEndOffset,
-    EpochFrom,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -123,7 +124,7 @@ class FetchWait:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the whole request may return, to whom, and how files are read for it.
+    """What the whole request may return, and to whom.
 
     Attributes:
         replica: which broker follows; -1: it is a consumer's.
@@ -139,7 +140,6 @@ class Limits:
     held_back: AbstractSet[TopicPartition] = frozenset()
     followers_too: bool = False
     readers: Mapping[TopicPartition, int] = field(default_factory=dict)
-    pread: Pread = os.pread
 
 
 async def in_session(
@@ -171,16 +171,15 @@ async def handle(
         readers=_readers(services, request.rack_id, wanted),
     )
     bytes_min = min(request.min_bytes, limits.bytes_max)
-    got = _read_at_once(services, wanted, limits)
+    got = seen = _read_at_once(services, wanted, limits)
     if got is None and limits.client.is_replica:
         got = await _read(services, wanted, limits)
     if got is not None and limits.client.is_replica:
         who = Fetching(replica_of(version, request), request.replica_state.replica_epoch)
         _note_follower(services, who, wanted, got)
     if got is None or _waits(wanted, got, limits, bytes_min):
-        got = await _read_until(
-            services, session, wanted, limits, FetchWait(request.max_wait_ms / 1000, bytes_min)
-        )
+        wait = FetchWait(request.max_wait_ms / 1000, bytes_min)
+        got = await _read_until(services, session, wanted, limits, wait, seen)
     for want, g in zip(wanted, got, strict=True):
         if want.partition is not None and g.size:
             services.counters.topics[want.partition.topic].bytes_out += g.size
@@ -230,23 +229,34 @@ async def _read_until(
     wanted: Sequence[WantedPartition],
     limits: Limits,
     wait: FetchWait,
+    seen: list[Got] | None,
 ) -> list[Got]:
-    """Look, and look again whenever enough has come, until there is enough or time is up."""
+    """Look, and look again whenever enough has come, until there is enough or time is up.
+
+    `seen`: what was there just now; nothing was awaited since.
+    """
     deadline = services.clock.monotonic() + wait.seconds
     partitions = [w.partition for w in wanted if w.partition is not None]
-    with services.purgatory.watch(partitions) as watch:
+    # A follower need not be told at once what is committed, unless it says what it knows.
+    for_commits = any(w.request.high_watermark != NOT_SAID for w in wanted)
+    for_commits |= not limits.client.is_replica
+    got = None if for_commits else seen
+    with services.purgatory.watch(partitions, for_commits=for_commits) as watch:
         session.watch = watch
         while True:
-            watch.reset()
-            got = await _read(services, wanted, limits)
+            if got is None:
+                watch.reset()
+                got = _read_at_once(services, wanted, limits)
+                if got is None:
+                    got = await _read(services, wanted, limits)
             seconds = deadline - services.clock.monotonic()
             waits = _waits(wanted, got, limits, wait.bytes_min)
             if not waits or seconds <= 0 or session.lost:
                 break
             missing = wait.bytes_min - sum(g.size for g in got)
-            got = []  # it is read again, and may be much
             # Where a transaction holds the last stable offset back, any batch may be its marker,
             # and that lets far more be seen than its own few bytes.
+            got = None  # it is read again, and may be much
             await watch.wait(1 if _is_held_back(services, wanted, limits) else missing, seconds)
         session.watch = None
     return got
@@ -327,7 +337,7 @@ def _read_at_once(
     if not all(_is_at_hand(partitions, want, limits) for want in wanted):
         return None
     try:
-        return read_all(partitions, wanted, replace(limits, pread=pread_cached))
+        return read_all(partitions, wanted, limits, pread_cached)
     except BlockingIOError:
         return None
 
@@ -352,7 +362,8 @@ def _as_quotas_allow(
     if not limits.client.is_replica:
         return limits
     partitions = [want.partition for want in wanted if want.partition is not None]
-    return replace(limits, held_back=services.replicas.held_back(partitions, limits.replica))
+    held_back = services.replicas.held_back(partitions, limits.replica)
+    return replace(limits, held_back=held_back) if held_back else limits
 
 
 def _most_bytes(partitions: Partitions, want: WantedPartition, limits: Limits) -> int:
@@ -392,14 +403,17 @@ def _is_held_back(services: Services, wanted: Sequence[WantedPartition], limits:
 
 
 def read_all(
-    partitions: Partitions, wanted: Sequence[WantedPartition], limits: Limits
+    partitions: Partitions,
+    wanted: Sequence[WantedPartition],
+    limits: Limits,
+    pread: Pread = os.pread,
 ) -> list[Got]:
-    """Read each partition within the limits, in the order of the request."""
+    """Read each partition within the limits, in the order of the request; files by `pread`."""
     left = limits.bytes_max
     got: list[Got] = []
     one_at_least = True
     for want in wanted:
-        answer = _read_one(partitions, want, left, limits, one_at_least=one_at_least)
+        answer = _read_one(partitions, want, left, limits, pread, one_at_least=one_at_least)
         left -= answer.size
         one_at_least = one_at_least and not answer.size
         got.append(answer)
@@ -407,8 +421,9 @@ def read_all(
 
 
 def _read_one(
-    partitions: Partitions, want: WantedPartition, left: int, limits: Limits, *, one_at_least: bool
-) -> Got:
+    partitions: Partitions, want: WantedPartition, left: int, limits: Limits, pread: Pread,
+    *, one_at_least: bool,
+) -> Got:  # fmt: skip
     request = want.request
     try:
         led = _log(partitions, want, limits)
@@ -433,7 +448,7 @@ def _read_one(
         nothing = nothing or log.partition in limits.readers
         if diverging is NO_EPOCH_END and not nothing:
             bytes_max = max(min(request.partition_max_bytes, left), 0)
-            wanted = ReadRange(request.fetch_offset, bytes_max, end, one_at_least, limits.pread)
+            wanted = ReadRange(request.fetch_offset, bytes_max, end, one_at_least, pread)
             got = records_for(log, limits.client, wanted)
             if limits.committed:
                 aborted = _aborted(log, got.source, request.fetch_offset, end)
@@ -446,10 +461,10 @@ def _read_one(
             diverging_epoch=diverging,
             aborted_transactions=aborted if limits.committed else None,
             preferred_read_replica=limits.readers.get(log.partition, -1),
-            records=_in_memory_if_short(got.records, limits.pread),
+            records=_in_memory_if_short(got.records, pread),
             create_times_kept=limits.client.is_ours and got.source.create_times_kept,
-            append_times=_append_times(got.source) if limits.client.is_ours else (),
-            epochs=_epochs(log, got.source) if limits.client.is_replica else (),
+            append_times=append_times_shown(got.source) if limits.client.is_ours else (),
+            epochs=epochs_shown(log, got.source) if limits.client.is_replica else (),
         )
     except BlockingIOError:  # it is for a worker thread
         raise
@@ -468,16 +483,6 @@ def _check_replica(partitions: Partitions, partition: TopicPartition, replica: i
         raise KafkaError(
             ErrorCode.UNKNOWN_LEADER_EPOCH, f"{partition}: broker {replica} has no replica yet"
         )
-
-
-def _append_times(source: LogSlice) -> tuple[AppendedFrom, ...]:
-    known = source.append_times()
-    found = zip(known.offsets.tolist(), known.times.tolist(), strict=True)
-    return tuple([AppendedFrom(offset=offset, append_ms=time) for offset, time in found])
-
-
-def _epochs(log: PartitionLog, source: LogSlice) -> tuple[EpochFrom, ...]:
-    return tuple([EpochFrom(epoch=epoch, offset=start) for epoch, start in log.epochs_of(source)])
 
 
 def _diverging(log: PartitionLog, request: FetchPartition) -> EpochEndOffset:

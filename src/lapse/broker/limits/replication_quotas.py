@@ -34,6 +34,7 @@ class ReplicationQuota:
         self._setting = f"{role}.replication.throttled.rate"
         self._node_id, self._settings = node_id, settings
         self._rate = SimpleRate(windows)
+        self._is_used = False  # before the first throttled byte nothing is counted
 
     def concerns(self, number: int, config: TopicConfig) -> bool:
         """Whether a partition of a topic with these settings is throttled here."""
@@ -42,11 +43,14 @@ class ReplicationQuota:
 
     def is_used_up(self, now_ms: int) -> bool:
         """Whether more was copied lately than may be."""
+        if not self._is_used:
+            return False
         limit = next(self._settings().synonyms((self._setting,))).value
         return limit is not None and self._rate.measure(now_ms)[0] > int(limit)
 
     def record(self, size: int, now_ms: int) -> None:
         """So many bytes of throttled partitions were copied."""
+        self._is_used = True
         self._rate.record(size, now_ms)
 
 

@@ -25,7 +25,7 @@ from lapse.records.convert import CannotSay
 from lapse.records.downconvert import EVERYTHING, Converted, Reads, convert_for, reads_all
 from lapse.records.layout import Codec
 from lapse.records.living import from_offset_on
-from lapse.wire.schema.fetch import FetchRequest
+from lapse.wire.schema.fetch import AppendedFrom, EpochFrom, FetchRequest
 
 V2 = 2
 # From which Fetch version on a client reads the formats v1 and v2, and the codec zstd (KIP-110).
@@ -246,3 +246,15 @@ def _no_zstd(log: PartitionLog) -> KafkaError:
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
         f"{log.partition}: {Codec.ZSTD.name.lower()} needs a client of Kafka 2.1 or newer",
     )
+
+
+def append_times_shown(source: LogSlice) -> tuple[AppendedFrom, ...]:
+    """When what was read was appended, for clients of ours."""
+    known = source.append_times()
+    found = zip(known.offsets.tolist(), known.times.tolist(), strict=True)
+    return tuple([AppendedFrom(offset=offset, append_ms=time) for offset, time in found])
+
+
+def epochs_shown(log: PartitionLog, source: LogSlice) -> tuple[EpochFrom, ...]:
+    """Of which leaders it is, for followers."""
+    return tuple([EpochFrom(epoch=epoch, offset=start) for epoch, start in log.epochs_of(source)])

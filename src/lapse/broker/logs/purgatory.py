@@ -32,12 +32,18 @@ class Watch:
 
     Attributes:
         is_given_up: nobody wants to know any more.
+        for_commits: what is committed matters to it; a follower has it all before.
     """
 
     def __init__(
-        self, purgatory: Purgatory, partitions: Iterable[TopicPartition], operation: Operation
+        self,
+        purgatory: Purgatory,
+        partitions: Iterable[TopicPartition],
+        operation: Operation,
+        *,
+        for_commits: bool = True,
     ) -> None:
-        self._purgatory, self.operation = purgatory, operation
+        self._purgatory, self.operation, self.for_commits = purgatory, operation, for_commits
         self._partitions = frozenset(partitions)
         self._bytes_new = 0
         self._bytes_wanted = 0
@@ -119,15 +125,25 @@ class Purgatory:
         self.waiting_by_operation = dict.fromkeys(Operation, 0)
 
     def watch(
-        self, partitions: Iterable[TopicPartition], operation: Operation = Operation.FETCH
+        self,
+        partitions: Iterable[TopicPartition],
+        operation: Operation = Operation.FETCH,
+        *,
+        for_commits: bool = True,
     ) -> Watch:
         """A watch over these partitions."""
-        return Watch(self, partitions, operation)
+        return Watch(self, partitions, operation, for_commits=for_commits)
 
     def appended(self, partition: TopicPartition, size_bytes: int) -> None:
         """Bytes became visible to readers of a partition."""
         for watch in tuple(self.watches.get(partition, ())):
             watch.add(size_bytes)
+
+    def committed(self, partition: TopicPartition) -> None:
+        """More of a partition is on all in-sync replicas."""
+        for watch in tuple(self.watches.get(partition, ())):
+            if watch.for_commits:
+                watch.wake()
 
     def changed(self, partition: TopicPartition) -> None:
         """Something else happened to a partition, its deletion for one."""

@@ -49,6 +49,7 @@ from lapse.wire.schema.list_offsets import (
 
 logger = logging.getLogger(__name__)
 
+AT_ONCE_BYTES_MAX = 256 << 10  # appended in the event loop: checked and copied, no more
 AGAIN_SECONDS = 0.5  # after an error; as replica.fetch.backoff.ms, but sooner
 REFUSED_SECONDS = 10.0  # or it would use up the attempts of all that log in as it does
 _SESSION_IS_OVER = frozenset({
@@ -177,8 +178,10 @@ class Fetcher:
             pass
 
     async def _fetch(self, due: Mapping[TopicPartition, Followed]) -> None:
-        begun = await self._disk.run(self._begin_all, due)
-        self._leave_out(due.keys() - begun.keys())
+        begun = due
+        if not self._have_begun(due):
+            begun = await self._disk.run(self._begin_all, due)
+            self._leave_out(due.keys() - begun.keys())
         if not begun:
             return
         if self._connection is None or self._connection.is_lost:
@@ -202,7 +205,12 @@ class Fetcher:
         for tp, data in got:
             if self._quota.concerns(tp.partition, begun[tp].log.config):
                 self._quota.record(len(_octets(data)), now_ms)
-        troubles = await self._disk.run(self._take_all, begun, got)
+        troubles: Mapping[TopicPartition, ErrorCode] = {}
+        left = list(got)
+        if sum([len(_octets(data)) for _, data in got]) <= AT_ONCE_BYTES_MAX:
+            self._disk.try_now(self._take_quick, begun, left)
+        if left:
+            troubles = await self._disk.run(self._take_all, begun, left)
         for tp, _ in got:
             self._replica_changed(tp)
         await self._settle(begun, troubles)
@@ -241,6 +249,30 @@ class Fetcher:
         )
         return _Asked(one, state, partition)
 
+    def _have_begun(self, due: Mapping[TopicPartition, Followed]) -> bool:
+        begun = self._begun
+        return len(begun) == len(due) and all(begun.get(tp) is one for tp, one in due.items())
+
+    def _take_quick(
+        self,
+        begun: Mapping[TopicPartition, Followed],
+        left: list[tuple[TopicPartition, PartitionData]],
+    ) -> bool:
+        """Carry out the first answers, as far as the event loop may; the others are left."""
+        while left:
+            tp, data = left[0]
+            one = begun[tp]
+            if data.error_code or not self._partitions.is_online(tp):
+                break
+            try:
+                if not follower.take_at_once(one.log, _fetched(data), one.epoch):
+                    break
+            except (LapseError, OSError):
+                break  # it is said in the thread, where it comes again
+            self._said.pop(tp, None)
+            del left[0]
+        return True
+
     # --- in a worker thread ---------------------------------------------------------------------
 
     def _begin_all(self, due: Mapping[TopicPartition, Followed]) -> dict[TopicPartition, Followed]:
@@ -270,19 +302,9 @@ class Fetcher:
             if data.error_code:
                 troubles[tp] = ErrorCode(data.error_code)
                 continue
-            at = data.diverging_epoch
-            fetched = follower.Fetched(
-                _octets(data),
-                data.high_watermark,
-                data.log_start_offset,
-                None if at.epoch < 0 else (at.epoch, at.end_offset),
-                append_times_of(data),
-                data.create_times_kept,
-                tuple([(e.epoch, e.offset) for e in data.epochs]),
-            )
             try:
                 directory = self._partitions.directory_of(tp)
-                then = follower.take(one.log, directory, fetched, one.epoch)
+                then = follower.take(one.log, directory, _fetched(data), one.epoch)
                 self._said.pop(tp, None)
                 if then is follower.Then.TRUNCATED:
                     del self._begun[tp]
@@ -340,6 +362,19 @@ class Fetcher:
             directory = self._partitions.directory_of(tp)
             await self._disk.run(follower.start_over, tp, directory, found.offset)
             self._begun.pop(tp, None)
+
+
+def _fetched(data: PartitionData) -> follower.Fetched:
+    at = data.diverging_epoch
+    return follower.Fetched(
+        _octets(data),
+        data.high_watermark,
+        data.log_start_offset,
+        None if at.epoch < 0 else (at.epoch, at.end_offset),
+        append_times_of(data),
+        data.create_times_kept,
+        tuple([(e.epoch, e.offset) for e in data.epochs]),
+    )
 
 
 def _octets(data: PartitionData) -> bytes | memoryview:

@@ -233,7 +233,7 @@ class Replicas:
     def _advance(self, leading: Leading) -> None:
         if leading.replicas.advance(leading.log.log_end_offset):
             leading.log.high_watermark = leading.replicas.high_watermark
-            self._around.purgatory.changed(leading.log.partition)
+            self._around.purgatory.committed(leading.log.partition)
 
     def _consider_isr(self, leading: Leading, joining: int | None = None) -> None:
         replicas = leading.replicas

@@ -82,3 +82,18 @@ def test_another_thread_may_count_who_waits() -> None:
             is_over.set()
         counting.result()
     assert purgatory.waiting == 0
+
+
+async def test_what_is_committed_does_not_wake_a_follower() -> None:
+    purgatory = Purgatory()
+    with (
+        purgatory.watch([HERE]) as consumer,
+        purgatory.watch([HERE], for_commits=False) as follower,
+    ):
+        waits = asyncio.create_task(follower.wait(1, 60))
+        purgatory.committed(HERE)
+        await asyncio.wait_for(consumer.wait(1, 60), 10)
+        await asyncio.sleep(0)
+        assert not waits.done()
+        purgatory.changed(HERE)  # a deletion, which it is to take over
+        await asyncio.wait_for(waits, 10)
