@@ -90,7 +90,7 @@ class World:
         self.committed: dict[int, bytes] = {}  # offset of a batch -> its value
         self.waiting: dict[int, tuple[int, bytes]] = {}  # epoch, value by offset
         self.high_watermark = self.deleted = 0  # below it, as was acknowledged
-        self.uncleanly = self.held = 0
+        self.uncleanly = self.held = self.at_once = 0
         self.values = self.emptied = self.moved = 0
         self.is_healing = False
         self.seen = self.brokers()
@@ -280,7 +280,11 @@ class World:
         if self.draw.random() < 0.2:
             return  # the answer is lost
         with suppress(KafkaError):  # the epoch is over
-            follower.take(one.log, one.directory, answer, epoch)
+            at_once = self.draw.random() < 0.5  # `take` does what that leaves, and may do all
+            if at_once and follower.take_at_once(one.log, answer, epoch):
+                self.at_once += 1
+            else:
+                follower.take(one.log, one.directory, answer, epoch)
 
     def empties(self, n: int) -> bool:
         """As `broker.replicas.returning`; it may die on the way."""
@@ -433,7 +437,7 @@ class World:
 def test_nothing_committed_is_lost(
     tmp_path: Path, seed: int, scaled: Callable[[int], int], part: int
 ) -> None:
-    emptied = moved = uncleanly = held = 0
+    emptied = moved = uncleanly = held = at_once = 0
     for n in range(scaled(2500) if SCALE >= 1 else scaled(800)):  # 10,000 worlds, or 160
         draw = random.Random(f"{seed}:{part}:{n}")
         world = World(tmp_path / str(n), draw)
@@ -452,9 +456,11 @@ def test_nothing_committed_is_lost(
         moved += world.moved
         uncleanly += world.uncleanly
         held += world.held
+        at_once += world.at_once
         for one in world.replicas.values():
             one.directory.close(clean=False)
     assert emptied, "nobody left the count and came back"
     assert moved, "no replica moved"
     assert uncleanly, "nobody was elected uncleanly"
+    assert at_once, "nothing was appended at once"
     assert held, "nobody led that had missed a deletion"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,6 +48,8 @@ from lapse.wire.schema.list_offsets import (
 )
 
 logger = logging.getLogger(__name__)
+
+WhenTaken = Callable[[Collection[TopicPartition], Mapping[TopicPartition, int]], None]
 
 AT_ONCE_BYTES_MAX = 256 << 10  # appended in the event loop: checked and copied, no more
 AGAIN_SECONDS = 0.5  # after an error; as replica.fetch.backoff.ms, but sooner
@@ -95,11 +97,14 @@ class Fetcher:
         prepare: Callable[[Copy], None],
         quota: ReplicationQuota,
         changed: Callable[[TopicPartition], None],
+        when_taken: WhenTaken = lambda _fetched, _sizes: None,
     ) -> None:
         """`prepare` is called before a replica fetches, and may fail: `returning`.
 
-        `changed` is called after one has more records, or a higher high watermark.
+        `changed` is called after one has more records, or a higher high watermark; `when_taken`
+        between two requests, with what was fetched, and how many bytes came of it (`following`).
         """
+        self._when_taken = when_taken
         self._prepare, self._quota, self._replica_changed = prepare, quota, changed
         self._leader, self._peers, self._disk = leader, peers, disk
         self._partitions, self._config = partitions, config
@@ -214,6 +219,9 @@ class Fetcher:
         for tp, _ in got:
             self._replica_changed(tp)
         await self._settle(begun, troubles)
+        self._when_taken(
+            begun.keys(), {tp: len(_octets(data)) for tp, data in got if tp not in troubles}
+        )
 
     def _request(self, begun: Mapping[TopicPartition, Followed]) -> FetchRequest:
         self._asked = {tp: self._ask(tp, one) for tp, one in begun.items()}

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from lapse.base.clock import monotonic_ms
@@ -28,6 +29,7 @@ from lapse.broker.logs.purgatory import NEVER_SO_MANY_BYTES, Operation, Watch
 from lapse.broker.replicas.cleaned import Cleaned, Copy, copy_of
 from lapse.broker.replicas.deletions import Deletions
 from lapse.broker.replicas.fetcher import Fetcher, Followed
+from lapse.broker.replicas.following import Following
 from lapse.broker.replicas.leading import Leading, Surroundings
 from lapse.broker.replicas.peers import Peers
 from lapse.broker.replicas.returning import ReplicaStore, Returning
@@ -93,7 +95,7 @@ class Replicas:
         self._new_image = asyncio.Event()
         self._applied: dict[TopicPartition, tuple[PartitionState, PartitionLog]] = {}
         self._leading: dict[TopicPartition, Leading] = {}
-        self._fetchers: dict[int, Fetcher] = {}
+        self._fetchers: dict[int, Following] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         deletions = Deletions(around, self._leading, self._consider_start)
         self.deleted = deletions.done
@@ -490,15 +492,19 @@ class Replicas:
                 followed = Followed(role.state.leader_epoch, copies[role.partition])
                 of_leader[role.partition] = followed
         for leader in by_leader.keys() - self._fetchers.keys():
-            fetcher = Fetcher(
-                leader, self._around.peers, self._around.partitions, self._around.disk,
-                self._around.config, self._returning.prepare, self._around.quotas.follower,
-                self._around.purgatory.changed,
+            following = Following(
+                partial(
+                    Fetcher, leader, self._around.peers, self._around.partitions,
+                    self._around.disk, self._around.config, self._returning.prepare,
+                    self._around.quotas.follower, self._around.purgatory.changed,
+                ),
+                self._around.config.replica_fetch_max_bytes // 2,
             )  # fmt: skip
-            self._fetchers[leader] = fetcher
-            self._begin(fetcher.run())
-        for leader, fetcher in self._fetchers.items():
-            fetcher.follow(by_leader.get(leader, {}))
+            self._fetchers[leader] = following
+            for lane in following.lanes:
+                self._begin(lane.run())
+        for leader, following in self._fetchers.items():
+            following.follow(by_leader.get(leader, {}))
 
     # --- time and the end -----------------------------------------------------------------------
 
