@@ -410,9 +410,15 @@ def raise_level(store: TreeStore, brokers: Mapping[int, Registration]) -> None:
         return
     states = (state for topic in store.topics() for state in topic.states)
     away = {broker for state in states for broker in state.replicas} - brokers.keys()
-    if not away:
+    if away:
+        return
+    try:
         store.set_levels(after)
-        logger.info("%s is at %d now, on all brokers", PROTOCOL_VERSION, after.protocol)
+    except KafkaError as e:
+        if e.code is not ErrorCode.INVALID_UPDATE_VERSION:
+            raise
+        return  # somebody has changed them just now: it looks again
+    logger.info("%s is at %d now, on all brokers", PROTOCOL_VERSION, after.protocol)
 
 
 def _set_in(loop: asyncio.AbstractEventLoop, *events: asyncio.Event) -> None:

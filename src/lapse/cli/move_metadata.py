@@ -108,7 +108,7 @@ def _moved(source: SqliteStore, connect: str, held: ExitStack) -> Counts:
             "where nothing is yet"
         )
     node_id = int(read_meta(source.path.parent).get("node.id", "0"))
-    target = TreeStore(tree, lambda: (), source.cluster_id, node_id)
+    target = TreeStore(tree, lambda: (), source.cluster_id, node_id, source.levels())
     counts = copy_metadata(source, target)
     differs = differing(source, target)
     if differs:

@@ -45,15 +45,14 @@ class Counts:
 def copy_metadata(source: MetadataStore, target: TreeStore) -> Counts:
     """Have in the target what is in the source; nobody changes either meanwhile.
 
-    The broker that has moved leads all there is, and has it alone. Raises ConfigError where the
-    target is another cluster's.
+    The broker that has moved leads all there is, and has it alone. The target was begun with the
+    source's id and levels. Raises ConfigError where it is another cluster's.
     """
     if target.cluster_id() != source.cluster_id():
         raise ConfigError(
             f"the cluster there has the id {target.cluster_id()}, the directory "
             f"{source.cluster_id()}: allowed is a path where nothing is yet"
         )
-    target.set_levels(source.levels())
     _copy_topics(source, target)
     target.adopt()
     for broker, settings in source.broker_settings().items():

@@ -26,7 +26,7 @@ from typing import Any
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import make_private
 from lapse.metadata.features import ALL, Levels, decoded_levels, encoded_levels
-from lapse.metadata.store import Entity, TopicRecord, no_topic, topic_exists
+from lapse.metadata.store import Entity, TopicRecord, no_topic, require_next, topic_exists
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 from lapse.security.scram import Credentials, ScramCredential, ScramMechanism
 
@@ -164,6 +164,7 @@ class SqliteStore:
 
     def set_levels(self, levels: Levels) -> None:
         with self._changing(_FACTS):
+            require_next(_levels_of(self._rows(_FACTS), self.path), levels)
             self._set(_LEVELS, encoded_levels(levels).decode())
 
     def topics(self) -> Sequence[TopicRecord]:

@@ -66,7 +66,10 @@ class MetadataStore(Protocol):
         """The feature levels in force; raises CorruptData."""
 
     def set_levels(self, levels: Levels) -> None:
-        """Other ones; their epoch is one more than before."""
+        """Other ones, which were made of those in force: their epoch is one more.
+
+        Raises INVALID_UPDATE_VERSION where others have changed them since.
+        """
 
     def topics(self) -> Sequence[TopicRecord]:
         """Topics that exist, by name."""
@@ -134,6 +137,19 @@ def not_stored(subject: str, error: StorageError) -> KafkaError:
 def topic_exists(name: str) -> KafkaError:
     """What a store says of a name that is taken."""
     return KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} already exists")
+
+
+def require_next(before: Levels, after: Levels) -> None:
+    """Raise INVALID_UPDATE_VERSION unless `after` was made of what is stored."""
+    if after.epoch != before.epoch + 1:
+        raise levels_changed()
+
+
+def levels_changed() -> KafkaError:
+    """Somebody else was faster."""
+    return KafkaError(
+        ErrorCode.INVALID_UPDATE_VERSION, "the levels were changed meanwhile; look, and try again"
+    )
 
 
 def no_topic(topic_id: uuid.UUID) -> KafkaError:

@@ -43,7 +43,14 @@ from lapse.metadata.features import ALL, Levels, decoded_levels, encoded_levels
 from lapse.metadata.partition_states import PartitionState, StateChange
 from lapse.metadata.reassignment import left
 from lapse.metadata.state_codec import decoded_state, encoded_state
-from lapse.metadata.store import Entity, TopicRecord, no_topic, topic_exists
+from lapse.metadata.store import (
+    Entity,
+    TopicRecord,
+    levels_changed,
+    no_topic,
+    require_next,
+    topic_exists,
+)
 from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove, Step, Touch, Tree
 from lapse.metadata.tree_codec import (
     Credential,
@@ -144,7 +151,13 @@ class TreeStore:
 
     def set_levels(self, levels: Levels) -> None:
         """All brokers' topics go by them."""
-        self._put({FEATURES: encoded_levels(levels)}, TOPICS_CHANGED)
+        node = self._one(FEATURES)
+        require_next(decoded_levels(node.data, FEATURES), levels)
+        try:
+            step = Change(FEATURES, encoded_levels(levels), node.version)
+            self._commit([step], TOPICS_CHANGED)
+        except Conflict as e:
+            raise levels_changed() from e
 
     # --- topics ---------------------------------------------------------------------------------
 

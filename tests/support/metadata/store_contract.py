@@ -42,8 +42,13 @@ class StoreContract:
     def test_levels_are_the_newest_in_a_new_one_and_kept(self, open_store: Open) -> None:
         store = open_store("")
         assert store.levels() == ALL
-        store.set_levels(Levels(2, 0, 7))
-        assert store.levels() == open_store("").levels() == Levels(2, 0, 7)
+        store.set_levels(Levels(3, 0, 1))
+        assert store.levels() == open_store("").levels() == Levels(3, 0, 1)
+        for stale in (Levels(3, 1, 1), Levels(3, 1, 3), ALL):
+            with pytest.raises(KafkaError, match="changed meanwhile") as refused:
+                store.set_levels(stale)
+            assert refused.value.code is ErrorCode.INVALID_UPDATE_VERSION
+        assert store.levels() == Levels(3, 0, 1)
 
     def test_a_name_is_taken_until_its_deletion_begins(self, open_store: Open) -> None:
         first, second = record("t"), record("t")

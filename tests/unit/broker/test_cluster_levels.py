@@ -43,3 +43,17 @@ def test_the_level_that_all_may_use(
     again = store.levels()
     raise_level(store, {n: Registration(n, protocol=p) for n, p in protocols.items()})
     assert store.levels() == again
+
+
+def test_who_changes_them_at_the_same_time_is_not_overwritten(
+    store: TreeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked at again then; the broker must not take it for an end."""
+    seen = store.levels()
+    store.set_levels(Levels(2, 0, 1))
+    monkeypatch.setattr(store, "levels", lambda: seen)
+    raise_level(store, {1: Registration(1), 2: Registration(2)})
+    monkeypatch.undo()
+    assert store.levels() == Levels(2, 0, 1)
+    raise_level(store, {1: Registration(1), 2: Registration(2)})
+    assert store.levels() == Levels(3, 0, 2)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lapse.base.errors import ConfigError
+from lapse.metadata.features import Levels
 from lapse.metadata.move import Counts, copy_metadata, differing
 from lapse.metadata.sqlite import SqliteStore
 from lapse.metadata.store import ALL_BROKERS, UNKNOWN_USERS, MetadataStore
@@ -17,6 +18,8 @@ from lapse.metadata.tree_store import TreeStore
 from lapse.security.scram import ScramCredential, ScramMechanism
 from lapse.testing.memory_tree import MemoryEnsemble, MemoryTree
 from tests.support.metadata.store_contract import BINDING, record
+
+LEVELS = Levels(3, 0, 1)
 
 
 @pytest.fixture
@@ -35,12 +38,13 @@ def source(tmp_path: Path) -> Iterator[SqliteStore]:
     store.set_client_quotas({(("user", "a"),): {"x": 1.5}, (("user", None),): {"y": 2.0}})
     store.secret_of(UNKNOWN_USERS, lambda: b"random")
     store.allocate_producer_ids(3000)
+    store.set_levels(LEVELS)
     yield store
     store.close()
 
 
 def opened(tree: MemoryTree, cluster_id: str = "ours") -> TreeStore:
-    return TreeStore(tree, lambda: (), lambda: cluster_id, 0)
+    return TreeStore(tree, lambda: (), lambda: cluster_id, 0, LEVELS)
 
 
 def test_all_is_there(source: SqliteStore) -> None:
@@ -53,6 +57,7 @@ def test_all_is_there(source: SqliteStore) -> None:
     assert counts.credentials == len(ScramMechanism)
     assert differing(source, target) == []
     assert target.cluster_id() == "ours"
+    assert target.levels() == LEVELS
     assert target.secret_of(UNKNOWN_USERS, lambda: b"another") == b"random"
     assert target.allocate_producer_ids(1) == range(3000, 3001)
 

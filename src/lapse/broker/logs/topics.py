@@ -430,7 +430,7 @@ class Topics:
         """
         async with self._changing:
             with self._refused("feature levels"):
-                before = self.settings.levels
+                before = await self._disk.run(self._store.levels)  # the controller may raise them
                 levels = change(before)
                 if levels == before or validate_only:
                     return
