@@ -5,7 +5,10 @@ Needs ALTER cluster.
 Behaviour: all updates are in force, durably, when this is answered, or none is; what each level is,
 `metadata.features` says. INVALID_UPDATE_VERSION for a feature that is not there, a level that it
 does not have, one that a broker's file does not allow, or one in a direction that the request does
-not allow; INVALID_REQUEST for a feature that is named twice. The protocol never goes back.
+not allow; INVALID_REQUEST for a feature that is named twice. Others hear of it a moment later.
+
+Differs from Kafka: features are `group.version`, which is always at 1, and Lapse's own two
+(docs/zookeeper.md); `lapse.protocol.version` never goes back.
 
 v0 `allow_downgrade` · v1 a direction, and `validate_only` changes nothing · v2 no results.
 """
