@@ -161,6 +161,7 @@ class Node:
         if self._cluster is not None:
             cleaner.of_cluster = self._cluster.conditions
         control.conditions = cleaner.conditions
+        services.conditions.append(cleaner.conditions)
         if self._http is not None:
             registry = metrics.registry(services, cleaner)
             rounds = RoundPages(

@@ -202,6 +202,7 @@ class Appender:
         config = self._log.config
         is_quick = (
             self.active.is_begun
+            and self.active.size > 0  # or a follower's batch may have it replaced (`_begin_at`)
             and config.roll_time != "record"
             and config.message_format_version == 2
             and not self.epochs.unsaved
@@ -394,8 +395,10 @@ class Appender:
         if len(messages) > self._log.config.segment_bytes:
             raise self._too_large(len(messages))
         found = headers_of(scan_batches(messages, str(self._log.partition), check_crc=False))
-        # They have no room for it; followers are told.
-        rows = [row._replace(leader_epoch=leader_epoch) for row in found]
+        # They have no room for it; followers are told. Where there are none it is as in Kafka.
+        is_replicated = self._log.state.known_high_watermark is not None
+        epoch = leader_epoch if is_replicated else NO_EPOCH
+        rows = [row._replace(leader_epoch=epoch) for row in found]
         nulls = [tombstones, *[0] * (len(rows) - 1)]  # only their sum is used
         self._write(rows, messages, now_ms, nulls)
 

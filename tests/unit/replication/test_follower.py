@@ -12,6 +12,7 @@ import pytest
 from lapse.base.errors import CorruptData
 from lapse.log.directory import LogDirectory
 from lapse.log.partition_log import PartitionLog
+from lapse.log.segment import ActiveSegment
 from lapse.replication import follower
 from lapse.replication.follower import Fetched, Then
 from tests.support.log.logs import TP, append, batch, config, env
@@ -169,6 +170,21 @@ def test_what_takes_more_is_left_as_it_was(
     before = log.state
     assert not follower.take_at_once(log, fetched, epoch)
     assert log.state is before
+
+
+def test_an_empty_segment_is_left_to_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be replaced by one that begins below, which takes the lock of commits first."""
+    directory = LogDirectory.open(tmp_path, env())
+    log = directory.create_log(TP, config(), replicated=True)
+    take(directory, Fetched(raw(0), 3, 0))
+    log.roll(0)
+    active = log._appender.active
+    monkeypatch.setattr(ActiveSegment, "is_begun", True)  # as after an append that failed
+    assert not active.size
+    assert not follower.take_at_once(log, Fetched(raw(3), 3, 0), 0)
+    directory.close()
 
 
 def test_a_log_that_is_busy_is_not_waited_for(directory: LogDirectory) -> None:

@@ -28,7 +28,6 @@ from lapse.broker.request.endpoint import Endpoint
 from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.outlook.explain import HEALTH, SERVICE, Explained, Surroundings, unreadable_log
 from lapse.lifecycle.outlook.plan import line_of, line_without_facts, policy_text
-from lapse.lifecycle.owner.remote import ask_conditions
 from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.status.snapshot import read_status
 from lapse.security.acls import Operation
@@ -102,7 +101,7 @@ def _explained(
 
 def _of_broker(services: Services, around: Surroundings) -> list[Explained]:
     """What is out of order with the broker and its service."""
-    found = ask_conditions(_data_dir(services)) or ()
+    found = [one for known in services.conditions for one in known()]
     lines = [Explained(HEALTH, "-", one.reason, str(one)) for one in found]
     if around.service_trouble is not None:
         lines.append(unreadable_log(SERVICE, "-", around.service_trouble))

@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from lapse.base.clock import Clock
@@ -30,6 +30,7 @@ from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.purgatory import Purgatory, Watch
 from lapse.broker.logs.topics import Topics
 from lapse.broker.replicas.replicas import Replicas
+from lapse.lifecycle.status.conditions import Condition
 from lapse.security.attempts import LoginAttempts
 from lapse.security.authorizer import ANONYMOUS, RequestContext, host_of
 from lapse.security.sasl import SaslServer
@@ -109,7 +110,8 @@ class Session:
 class Services:
     """The parts of a running broker.
 
-    `advertised`: the APIs that it answers, for clients.
+    `advertised`: the APIs that it answers, for clients. `conditions`: whoever knows what is out of
+    order, once they are there; called in threads.
     """
 
     config: BrokerConfig
@@ -133,6 +135,7 @@ class Services:
     entrances: tuple[Entrance, ...]
     attempts: LoginAttempts
     advertised: tuple[ApiVersion, ...]
+    conditions: list[Callable[[], Sequence[Condition]]] = field(default_factory=list)
 
     @property
     def address(self) -> Address:

@@ -13,6 +13,7 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.api import describe_outlook
 from lapse.cli.main import main
 from lapse.client.connection import BrokerConnection
+from lapse.lifecycle.status.conditions import CLOCK_HELD, Condition
 from lapse.wire.schema.describe_outlook import (
     EXPLAIN,
     PLAN,
@@ -109,3 +110,14 @@ async def test_what_cannot_be_asked(tmp_path: Path, what: str, more: dict[str, A
         answer = await ask(connection, what, **more)
         assert answer.error_code == ErrorCode.INVALID_REQUEST
         assert not answer.lines
+
+
+async def test_what_is_out_of_order_with_the_broker_is_said_first(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        await create(node, "t", 1)
+        words = "the wall clock is ahead"
+        node.services.conditions.append(lambda: [Condition(CLOCK_HELD, 0, None, words)])
+        first, *_ = (await ask(connection, EXPLAIN)).lines
+        said = json.loads(first)
+        assert (said["partition"], said["rule"], said["text"]) == ("(health)", CLOCK_HELD, words)
+        assert "(health)" not in "".join((await ask(connection, EXPLAIN, after="t-0")).lines)
