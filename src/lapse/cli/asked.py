@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ import msgspec
 
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.cli.remote import client_properties
-from lapse.client.cluster import Cluster, parse_bootstrap
+from lapse.client.cluster import Address, Cluster, parse_bootstrap
 from lapse.client.connection import BrokerConnection
 from lapse.client.login import login
 from lapse.wire.errors import UnsupportedVersion
@@ -46,6 +46,8 @@ class Said:
 
 T = TypeVar("T")
 
+# Whoever is asked says the same.
+_ANSWERS_FOR_ALL = {ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST}
 SILENT = "(broker)"  # instead of a log's name: a broker that did not say what it has
 
 
@@ -55,11 +57,11 @@ def require_address(args: argparse.Namespace, otherwise: str) -> None:
         raise ConfigError(f"{otherwise} or --bootstrap-server: one of them is needed")
 
 
-def refuse_beside(args: argparse.Namespace, options: Iterable[str]) -> None:
-    """Raise ConfigError for what only a directory can be asked; `options` by their names."""
-    for option in options:
-        if getattr(args, option.lstrip("-").replace("-", "_"), None):
-            raise ConfigError(f"{option}: allowed with a directory; brokers go by their own")
+def refuse_beside(options: Mapping[str, object]) -> None:
+    """Raise ConfigError for what only a directory can be asked; options as they were given."""
+    for name, value in options.items():
+        if value is not None and value is not False and value != []:
+            raise ConfigError(f"{name}: allowed with a directory; brokers go by their own")
 
 
 def ask_brokers(args: argparse.Namespace, request: DescribeOutlookRequest) -> Said:
@@ -72,41 +74,41 @@ async def _ask(args: argparse.Namespace, request: DescribeOutlookRequest) -> Sai
     async with Cluster(parse_bootstrap(args.bootstrap_server), who) as cluster:
         first = await cluster.any_connection()
         metadata = await first.request(
-            MetadataRequest(topics=None, allow_auto_topic_creation=False), MetadataResponse
+            MetadataRequest(topics=(), allow_auto_topic_creation=False), MetadataResponse
         )
-        await cluster.refresh(())
-        lines, silent = {}, {}
+        lines: dict[int, list[str]] = {}
+        silent: dict[int, str] = {}
+        away: set[int] = set()
         for broker in metadata.brokers:
             try:
-                connection = await cluster.connection(broker.node_id)
-                lines[broker.node_id] = await _lines(connection, request)
+                connection = await cluster.at(Address(broker.host, broker.port))
+                lines[broker.node_id] = await _lines(connection, request, away)
             except KafkaError as e:
-                if e.code in {ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST}:
+                if e.code in _ANSWERS_FOR_ALL:
                     raise
                 silent[broker.node_id] = str(e)
             except LapseError as e:
                 silent[broker.node_id] = str(e)
-        with_replicas = {
-            replica
-            for topic in metadata.topics
-            if request.topic in {None, topic.name}
-            for partition in topic.partitions
-            for replica in partition.replica_nodes
-        }
-        for broker_id in sorted(with_replicas - lines.keys() - silent.keys()):
+        for broker_id in sorted(away - lines.keys() - silent.keys()):
             silent[broker_id] = "it is away; what it has is not judged"
         return Said(lines, silent)
 
 
-async def _lines(connection: BrokerConnection, request: DescribeOutlookRequest) -> list[str]:
+async def _lines(
+    connection: BrokerConnection, request: DescribeOutlookRequest, away: set[int]
+) -> list[str]:
+    """All that a broker says of its own; who it misses is added to `away`."""
     if not connection.offers(PROTOCOL_VERSION):
         raise UnsupportedVersion(f"{connection.address} does not say it: it is no Lapse, or older")
     lines: list[str] = []
     while True:
         answer = await connection.request(request, DescribeOutlookResponse, version=0)
         if answer.error_code:
-            raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "refused")
+            code = ErrorCode(answer.error_code)
+            words = f"{connection.address}: {code.name}: {answer.error_message or 'refused'}"
+            raise KafkaError(code, words)
         lines += answer.lines
+        away |= {*answer.away}
         if answer.last is None:
             return lines
         request = replace(request, after=answer.last)

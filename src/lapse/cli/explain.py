@@ -114,7 +114,7 @@ def _names_dir(args: argparse.Namespace) -> bool:
 def _said_by_brokers(args: argparse.Namespace) -> list[Explained]:
     """Of all logs of a cluster, or of one topic's."""
     require_address(args, "LOGDIR, TOPIC")
-    refuse_beside(args, ("--settings", "--now"))
+    refuse_beside({"-c": args.settings, "--now": args.now, "--data": args.data})
     request = DescribeOutlookRequest(
         what=EXPLAIN,
         topic=args.target,

@@ -10,7 +10,9 @@ from lapse.base.config import broker_config, split_settings, topic_config
 from lapse.base.errors import ConfigError, StorageError, unreadable
 from lapse.base.ids import TopicPartition
 from lapse.base.setting import LONG_MAX
+from lapse.cli.remote import client_properties
 from lapse.cli.served_policies import ask_broker
+from lapse.client.login import login
 from lapse.log.directory import list_partitions
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
 from lapse.metadata.policies import Policies, look_for_policies
@@ -48,7 +50,7 @@ def add_broker(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--command-config", type=Path, metavar="FILE",
-        help="a client's properties, to ask all brokers: security.protocol, ssl.*, sasl.*",
+        help="a client's properties for that: security.protocol, ssl.*, sasl.*",
     )  # fmt: skip
 
 
@@ -114,7 +116,8 @@ def policies_in(logdir: Path, args: argparse.Namespace) -> Policies:
     address: str | None = getattr(args, "bootstrap_server", None)
     if address is None:
         return found
-    return ask_broker(address, sorted({p.topic for p in partitions_in(logdir)}), found)
+    who = login(client_properties(args.command_config))
+    return ask_broker(address, sorted({p.topic for p in partitions_in(logdir)}), found, who)
 
 
 def whole_number(least: int = 0, most: int = LONG_MAX) -> Callable[[str], int]:

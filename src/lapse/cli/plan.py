@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_on_brokers(args: argparse.Namespace) -> int:
     """The same, of all brokers' logs: from their facts, with no record read."""
     require_address(args, "LOGDIR")
-    refuse_beside(args, ("--settings", "--now", "--count"))
+    refuse_beside({"-c": args.settings, "--now": args.now, "--count": args.count})
     logs = tuple(str(options.partition(name)) for name in args.partition) or None
     said = ask_brokers(args, DescribeOutlookRequest(what=PLAN, logs=logs))
     lines = said.of(PlanLine)

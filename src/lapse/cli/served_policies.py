@@ -14,6 +14,7 @@ from dataclasses import replace
 from lapse.base.config import SEGMENT_BYTES_MIN, TINY_SEGMENTS, known_topic_settings, topic_setting
 from lapse.base.errors import ErrorCode
 from lapse.client.admin import Admin
+from lapse.client.login import PLAINTEXT, Login
 from lapse.client.settings import TOPIC, ConfigEntry, Resource, ResourceConfig
 from lapse.metadata.policies import POLICY, Policies
 
@@ -21,13 +22,15 @@ TOPICS_AT_ONCE = 500
 _FROM_TOPIC = 1
 
 
-def ask_broker(address: str, topics: Sequence[str], policies: Policies) -> Policies:
+def ask_broker(
+    address: str, topics: Sequence[str], policies: Policies, who: Login = PLAINTEXT
+) -> Policies:
     """`policies`, with the broker's word instead of what lies in the directory.
 
     `address`: HOST:PORT, or several separated by commas, of which any will do. Raises
     ConnectionLost, UnsupportedVersion, and KafkaError where the broker refuses.
     """
-    configs = asyncio.run(_ask(address, topics))
+    configs = asyncio.run(_ask(address, topics, who))
     overrides: dict[str, dict[str, str]] = {}
     defaults: dict[str, str] = {}
     for name, config in configs.items():
@@ -39,9 +42,9 @@ def ask_broker(address: str, topics: Sequence[str], policies: Policies) -> Polic
     return replace(policies, topics=overrides, defaults=defaults, source=f"the broker at {address}")
 
 
-async def _ask(address: str, topics: Sequence[str]) -> dict[str, ResourceConfig]:
+async def _ask(address: str, topics: Sequence[str], who: Login) -> dict[str, ResourceConfig]:
     configs = {}
-    async with await Admin.open(address) as admin:
+    async with await Admin.open(address, login=who) as admin:
         for first in range(0, len(topics), TOPICS_AT_ONCE):
             some = [Resource(TOPIC, name) for name in topics[first : first + TOPICS_AT_ONCE]]
             found = await admin.describe_configs(some)

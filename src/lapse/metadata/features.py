@@ -1,5 +1,7 @@
 """Feature levels: what all brokers of a cluster have agreed to accept (KIP-584), kept in the store.
 
+Kafka's FeatureControlManager.
+
 A level is what may be written, never how something stored is read: every broker reads all there
 is, whatever the level. So no level makes a tombstone a value, or hides a record.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lapse.base.errors import ErrorCode
-from lapse.broker.api.table import ADVERTISED, APIS
+from lapse.broker.api.table import ADVERTISED, SERVED
 from lapse.wire.envelope import decode_request, encode_response
 from lapse.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from lapse.wire.schema.metadata import (
@@ -63,7 +63,7 @@ class Peer:
             while True:
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
                 request = decode_request(
-                    memoryview(bytearray(await reader.readexactly(size))), APIS
+                    memoryview(bytearray(await reader.readexactly(size))), SERVED
                 )
                 if type(request.message) is not ApiVersionsRequest:
                     self.asked.append(request.message)

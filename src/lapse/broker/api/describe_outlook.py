@@ -6,7 +6,8 @@ Behaviour: `explain` and `plan` answer a line for each log that this broker has,
 that name print it with `--json`; `rounds` one line, of the lifecycle service. All comes from facts
 that the broker has in memory, and from small files beside its logs; records are not read. Many logs
 are answered in parts: `after` goes on behind the last one. A log that cannot be judged is a line
-that says why. INVALID_REQUEST for anything else that is asked, or an `offset` without its one log.
+that says why; brokers that are away and have some of what was asked for are named. INVALID_REQUEST
+for anything else that is asked, an `offset` without its one log, or an `after` that is no log.
 
 v0 ours; not in ApiVersions.
 """
@@ -30,6 +31,7 @@ from lapse.lifecycle.outlook.explain import HEALTH, SERVICE, Explained, Surround
 from lapse.lifecycle.outlook.plan import line_of, line_without_facts, policy_text
 from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.status.snapshot import read_status
+from lapse.metadata.image import Topic
 from lapse.security.acls import Operation
 from lapse.wire.schema.describe_outlook import (
     DESCRIBE_OUTLOOK,
@@ -43,45 +45,75 @@ from lapse.wire.schema.describe_outlook import (
 LINES_MAX = 500  # of one answer
 
 Lines = list[str]
+Look = Callable[[Services, DescribeOutlookRequest, Sequence[TopicPartition]], Lines]
 
 
 async def handle(
     services: Services, _session: Session, _version: int, request: DescribeOutlookRequest
 ) -> DescribeOutlookResponse:
     """Look, in a thread, and answer."""
-    look = _LOOKS.get(request.what)
+    look, after = _LOOKS.get(request.what), None
+    if request.after is not None:
+        after = TopicPartition.parse(request.after)
     is_one = request.logs is not None and len(request.logs) == 1
-    if look is None or (request.offset >= 0 and not is_one):
-        words = f"what: allowed is {', '.join(_LOOKS)}; offset: with exactly one log"
+    is_lost = request.after is not None and after is None
+    if look is None or is_lost or (request.offset >= 0 and not is_one):
+        words = (
+            f"what: allowed is {', '.join(_LOOKS)}; offset: with exactly one log; after: the last "
+            "log of an answer"
+        )
         return DescribeOutlookResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=words)
-    chosen = sorted(_chosen(services, request))
-    more = len(chosen) > LINES_MAX and request.what != ROUNDS
     try:
-        lines = await asyncio.to_thread(look, services, request, chosen[:LINES_MAX])
+        return await asyncio.to_thread(_look, services, request, after, look)
     except LapseError as e:
         code = e.code if isinstance(e, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
         return DescribeOutlookResponse(error_code=code, error_message=str(e))
+
+
+def _look(
+    services: Services, request: DescribeOutlookRequest, after: TopicPartition | None, look: Look
+) -> DescribeOutlookResponse:
+    """In a thread: there may be ten thousand logs."""
+    asked = _asked(services, request)
+    me = services.config.node_id
+    here = sorted(
+        tp for tp, topic in asked if topic.is_at(tp.partition, me) and (after is None or tp > after)
+    )
+    chosen = here if request.what == ROUNDS else here[:LINES_MAX]
     return DescribeOutlookResponse(
         error_code=ErrorCode.NONE,
         error_message=None,
-        broker_id=services.config.node_id,
-        lines=tuple(lines),
-        last=str(chosen[LINES_MAX - 1]) if more else None,
+        broker_id=me,
+        lines=tuple(look(services, request, chosen)),
+        last=str(chosen[-1]) if len(chosen) < len(here) else None,
+        away=() if after is not None else _away(services, asked),
     )
 
 
-def _chosen(services: Services, request: DescribeOutlookRequest) -> list[TopicPartition]:
-    """The logs that this broker has, or should have, among those that were asked for."""
-    topics = services.topics.image.topics.values()
-    here = [tp for topic in topics for tp in topic.of_broker(services.config.node_id)]
-    last = None if request.after is None else TopicPartition.parse(request.after)
+def _asked(
+    services: Services, request: DescribeOutlookRequest
+) -> list[tuple[TopicPartition, Topic]]:
+    """The partitions that were asked for, whoever has them."""
+    logs = None if request.logs is None else frozenset(request.logs)
     return [
-        tp
-        for tp in here
-        if (request.topic is None or tp.topic == request.topic)
-        and (request.logs is None or str(tp) in request.logs)
-        and (last is None or tp > last)
+        (tp, topic)
+        for topic in services.topics.image.topics.values()
+        if request.topic in {None, topic.name}
+        for n in range(topic.partitions)
+        for tp in [TopicPartition(topic.name, n)]
+        if logs is None or str(tp) in logs
     ]
+
+
+def _away(services: Services, asked: Sequence[tuple[TopicPartition, Topic]]) -> tuple[int, ...]:
+    """Brokers that have some of them, and of which nobody can be asked now."""
+    having = {
+        broker
+        for tp, topic in asked
+        if tp.partition < len(topic.states)
+        for broker in topic.states[tp.partition].replicas
+    }
+    return tuple(sorted(having - services.topics.members.brokers.keys()))
 
 
 def _explained(
@@ -129,7 +161,7 @@ def _rounds(
     return [_json(read_status(_data_dir(services), services.clock.now_ms()))]
 
 
-_LOOKS: dict[str, Callable[[Services, DescribeOutlookRequest, Sequence[TopicPartition]], Lines]] = {
+_LOOKS: dict[str, Look] = {
     EXPLAIN: _explained,
     PLAN: _planned,
     ROUNDS: _rounds,

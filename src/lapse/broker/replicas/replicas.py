@@ -498,6 +498,7 @@ class Replicas:
                     self._around.disk, self._around.config, self._returning.prepare,
                     self._around.quotas.follower, self._around.purgatory.changed,
                 ),
+                self._me,
                 self._around.config.replica_fetch_max_bytes // 2,
             )  # fmt: skip
             self._fetchers[leader] = following

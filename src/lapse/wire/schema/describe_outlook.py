@@ -41,7 +41,10 @@ class DescribeOutlookRequest:
 
 @response(DESCRIBE_OUTLOOK)
 class DescribeOutlookResponse:
-    """Lines of JSON, in the order of the logs; `last`: there are more, behind this log."""
+    """Lines of JSON, in the order of the logs; `last`: there are more, behind this log.
+
+    `away`: brokers that have some of what was asked for, and are not there; with the first lines.
+    """
 
     throttle_time_ms: int = field(INT32, default=0)
     error_code: int = field(INT16)
@@ -49,3 +52,4 @@ class DescribeOutlookResponse:
     broker_id: int = field(INT32, default=-1)
     lines: tuple[str, ...] = field(array(STRING), default=())
     last: str | None = field(STRING, nullable="0+", default=None)
+    away: tuple[int, ...] = field(array(INT32), default=())

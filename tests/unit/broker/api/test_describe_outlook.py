@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ from lapse.broker.api import describe_outlook
 from lapse.cli.main import main
 from lapse.client.connection import BrokerConnection
 from lapse.lifecycle.status.conditions import CLOCK_HELD, Condition
+from lapse.lifecycle.status.reports import QUEUE
+from lapse.metadata.membership import Registration
+from lapse.metadata.partition_states import first_state
 from lapse.wire.schema.describe_outlook import (
     EXPLAIN,
     PLAN,
@@ -89,6 +94,31 @@ async def test_a_log_that_is_offline_is_a_line_that_says_why(tmp_path: Path) -> 
             assert lines["t-0"]["finding"] is False
 
 
+async def test_who_is_away_and_has_some_of_it_is_named(tmp_path: Path) -> None:
+    """Of what was asked for, whether or not this broker has it."""
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        await create(node, "t", 2)
+        await create(node, "u", 1)
+        topics, members = node.services.topics, node.services.topics.members
+        one, other = topics.image.topics["t"], topics.image.topics["u"]
+        mine = replace(one, states=(first_state((0, 7)), first_state((0, 8))))
+        theirs = replace(other, states=(first_state((9,)),))
+        topics.image = topics.image.with_topics((mine, theirs))
+        members.brokers = {n: Registration(n) for n in (0, 8)}
+        assert (await ask(connection, EXPLAIN)).away == (7, 9)
+        assert (await ask(connection, PLAN, topic="u")).away == (9,)
+        assert (await ask(connection, PLAN, logs=("t-1",))).away == ()
+        assert (await ask(connection, PLAN, after="t-0")).away == ()  # it was said before
+
+
+async def test_many_names_take_no_longer_than_they_are_read(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        await create(node, "t", 300)
+        many = tuple(f"none-{n}" for n in range(100_000))
+        answer = await asyncio.wait_for(ask(connection, PLAN, logs=(*many, "t-7")), 10)
+        assert logs_of(answer) == ["t-7"]
+
+
 async def test_rounds_are_one_line(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, await connect(node) as connection:
         (line,) = (await ask(connection, ROUNDS)).lines
@@ -103,6 +133,7 @@ async def test_rounds_are_one_line(tmp_path: Path) -> None:
         ("clean", {}),
         (EXPLAIN, {"offset": 0}),
         (EXPLAIN, {"offset": 0, "logs": ("a-0", "b-0")}),
+        (PLAN, {"after": "no log"}),
     ],
 )
 async def test_what_cannot_be_asked(tmp_path: Path, what: str, more: dict[str, Any]) -> None:
@@ -121,3 +152,17 @@ async def test_what_is_out_of_order_with_the_broker_is_said_first(tmp_path: Path
         said = json.loads(first)
         assert (said["partition"], said["rule"], said["text"]) == ("(health)", CLOCK_HELD, words)
         assert "(health)" not in "".join((await ask(connection, EXPLAIN, after="t-0")).lines)
+
+
+async def test_a_service_whose_files_make_no_sense_is_said(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        await create(node, "t", 1)
+        (tmp_path / QUEUE).write_text("no JSON")
+        lines = [json.loads(line) for line in (await ask(connection, EXPLAIN)).lines]
+        assert [(line["partition"], line["rule"]) for line in lines if line["finding"]] == [
+            ("(service)", "unreadable")
+        ]
+        assert "t-0" in [line["partition"] for line in lines]
+        answer = await ask(connection, ROUNDS)
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert QUEUE in (answer.error_message or "")
