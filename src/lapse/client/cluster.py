@@ -200,8 +200,17 @@ class Cluster(AbstractAsyncContextManager["Cluster"]):
         return await self.connection(await self.leader(partition))
 
     async def connection(self, node_id: int) -> BrokerConnection:
-        """An open connection to a node that metadata named."""
-        return await self._open(self._brokers[node_id])
+        """An open connection to a node that metadata named; ConnectionLost if it does no longer."""
+        address = self._brokers.get(node_id)
+        if address is None:
+            raise ConnectionLost(f"broker {node_id} is not among the brokers any more", sent=False)
+        try:
+            return await self._open(address)
+        except ConnectionLost:
+            led = [name for name, one in self._topics.items() if node_id in one.leaders.values()]
+            for name in led:  # another one leads by now, or will soon
+                self.forget(name)
+            raise
 
     async def brokers(self) -> list[Address]:
         """Return the addresses of all brokers, from a new Metadata response of any broker."""

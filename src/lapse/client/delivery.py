@@ -47,14 +47,24 @@ _STRANGE_IDENTITY = frozenset(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     }
 )
-# Answers after which the batch may be in the log all the same.
-_MAYBE_APPENDED = frozenset(
+# What is said before anything is appended. After any other error the batch may be in the log: a
+# leader that is replaced while it waits for followers says NOT_LEADER_OR_FOLLOWER, say.
+_NOT_APPENDED = _STRANGE_IDENTITY | frozenset(
     {
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     }
 )
 
@@ -228,7 +238,7 @@ class _Attempts:
         if isinstance(error, ConnectionLost):
             self.maybe_appended |= error.sent and self.encoded is not None
         elif isinstance(error, KafkaError):
-            self.maybe_appended |= error.code in _MAYBE_APPENDED
+            self.maybe_appended |= self.encoded is not None and error.code not in _NOT_APPENDED
             self.strange_identity = error.code in _STRANGE_IDENTITY
         elif not isinstance(error, UnsupportedFeature):  # an answer that does not parse
             self.maybe_appended |= self.encoded is not None

@@ -48,6 +48,38 @@ async def test_leaders_are_asked_for_once_and_anew_when_they_were_wrong() -> Non
             await cluster.topic("u")
 
 
+async def test_a_broker_that_is_gone_meanwhile_is_no_surprise() -> None:
+    """It led when one caller looked; before that one connects, another has looked again."""
+    one, other = Peer({}), Peer({})
+    one.script[MetadataRequest] = in_turn(
+        metadata({0: one, 1: other}, {"t": [1]}), metadata({0: one}, {"t": [NO_LEADER]})
+    )
+    async with running_peers(one, other), Cluster(parse_bootstrap(one.address)) as cluster:
+        leader = await cluster.leader(T0)
+        await cluster.refresh(["t"])
+        with pytest.raises(ConnectionLost, match="broker 1 is not among the brokers") as lost:
+            await cluster.connection(leader)
+        assert not lost.value.sent
+
+
+async def test_who_leads_is_asked_again_where_the_leader_cannot_be_reached() -> None:
+    """The first look was before another one was elected; the dead one may never come back."""
+    one, gone = Peer({}), Peer({})
+    async with running_peers(gone):
+        pass
+    brokers = {0: one, 1: gone}
+    one.script[MetadataRequest] = in_turn(
+        metadata(brokers, {"t": [1], "u": [0]}), metadata(brokers, {"t": [0]})
+    )
+    async with running_peers(one), Cluster(parse_bootstrap(one.address)) as cluster:
+        await cluster.refresh(["t", "u"])
+        with pytest.raises(ConnectionLost, match="cannot connect"):
+            await cluster.leader_connection(T0)
+        assert (await cluster.leader_connection(T0)).address == one.address
+        assert await cluster.leader(TopicPartition("u", 0)) == 0
+        assert len(one.of(MetadataRequest)) == 2  # not for what others lead
+
+
 async def test_whoever_wants_a_connection_at_once_shares_it() -> None:
     one = Peer({})
     one.script[MetadataRequest] = metadata({0: one}, {"t": [0]})

@@ -109,6 +109,33 @@ async def test_what_may_be_in_the_log_and_failed_leaves_its_id_behind() -> None:
     assert identities(peer) == [(FIRST_ID, 0), (FIRST_ID + 1, 0)]
 
 
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+     ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH],
+)  # fmt: skip
+async def test_a_leader_that_was_replaced_while_it_waited_may_have_the_batch(
+    code: ErrorCode,
+) -> None:
+    """It says so by the code of one that never led: the next of as many records would be a copy."""
+    peer, gone = one_broker(says(code)), Peer({})
+    async with running_peers(gone):
+        pass
+    led, lost = (metadata({0: peer, 1: gone}, {"t": [n]}) for n in (0, 1))
+    peer.script[MetadataRequest] = in_turn(led, *[lost] * 1000)
+    config = ProducerConfig(
+        linger_ms=0, retry_backoff_ms=1, retry_backoff_max_ms=5, delivery_timeout_ms=300,
+        request_timeout_ms=300,
+    )  # fmt: skip
+    async with running_peers(peer), Producer(peer.address, config) as producer:
+        (failed,) = await send(producer, b"a")
+        assert isinstance(failed, KafkaError)
+        assert failed.code is ErrorCode.REQUEST_TIMED_OUT
+        peer.script |= {ProduceRequest: says(0, 5), MetadataRequest: led}
+        assert await send(producer, b"b") == [5]
+    assert identities(peer)[-1] == (FIRST_ID + 1, 0)
+
+
 async def test_a_broker_that_forgot_us_gets_the_batch_under_a_new_id() -> None:
     peer = one_broker(says(0, 4), says(ErrorCode.UNKNOWN_PRODUCER_ID), says(0, 5))
     async with running_peers(peer), Producer(peer.address, QUICK) as producer:
