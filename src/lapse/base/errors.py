@@ -9,7 +9,10 @@ Codes and names: Kafka's `Errors`, as of 4.3 (the part Lapse answers with).
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
+
+_LACKS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class ErrorCode(IntEnum):
@@ -159,6 +162,10 @@ class StorageError(LapseError):
     is_of_disk = True
 
 
+class SyncFailed(StorageError):
+    """What was written is not on the disk, and may never be, though it can be read (fsyncgate)."""
+
+
 class LockHeld(LapseError):
     """The log directory has an owner; names the holder."""
 
@@ -174,6 +181,12 @@ def os_error(error: BaseException | None) -> OSError | None:
             return error
         error = error.__cause__
     return None
+
+
+def is_lack(error: BaseException | None) -> bool:
+    """Whether the system lacked what it may have again: room on a disk, descriptors, memory."""
+    of_system = os_error(error)
+    return of_system is not None and of_system.errno in _LACKS
 
 
 def unreadable(error: OSError, what: object = None) -> StorageError:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from lapse.base.errors import StorageError
+from lapse.base.errors import StorageError, SyncFailed
 from lapse.base.own import why_not_own
 from lapse.base.secret import Secret
 
@@ -97,12 +97,14 @@ class Fs(Protocol):
 
 
 @contextlib.contextmanager
-def storage_errors(path: Path, doing: str) -> Iterator[None]:
+def storage_errors(
+    path: Path, doing: str, kind: type[StorageError] = StorageError
+) -> Iterator[None]:
     """Errors of the operating system in the block come out as StorageError, naming the file."""
     try:
         yield
     except OSError as e:
-        raise StorageError(f"{doing} {path}: {e.strerror or e}") from e
+        raise kind(f"{doing} {path}: {e.strerror or e}") from e
 
 
 @contextlib.contextmanager
@@ -180,7 +182,7 @@ class _RealAppendFile:
         return os.pwrite(self._fd, data, self.size)
 
     def fsync(self) -> None:
-        with storage_errors(self.path, "syncing"):
+        with storage_errors(self.path, "syncing", SyncFailed):
             os.fsync(self._fd)
 
     def close(self) -> None:
@@ -251,7 +253,7 @@ class RealFs:
 
     @staticmethod
     def _fsync(path: Path, flags: int) -> None:
-        with _descriptor(path, "syncing", flags) as fd:
+        with _descriptor(path, "syncing", flags) as fd, storage_errors(path, "syncing", SyncFailed):
             os.fsync(fd)
 
     def sync_all(self, paths: Sequence[Path]) -> None:

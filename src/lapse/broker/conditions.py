@@ -185,13 +185,14 @@ def look_for_room(fs: Fs, logs: Collection[PartitionLog]) -> None:
     """
     by_directory = defaultdict(list)
     for log in logs:
-        if log.refusal is not None and not log.refusal.is_final:
+        if log.refusal is not None and (log.refusal.reopens or not log.refusal.is_final):
             by_directory[log.dir.parent].append(log)
     for path, refusing in by_directory.items():
         size = max(log.refusal.size for log in refusing if log.refusal is not None)
         if _has_room(fs, path / PROBE, min(size, PROBE_BYTES_MAX)):
             for log in refusing:
                 log.forget_refusal()
+                log.open_again()
             logger.info("log directory %s can be written to again", path)
 
 

@@ -40,6 +40,7 @@ class Refusal:
         size: bytes of the latest one.
         errno: the system's, where it gave one.
         is_final: the log takes no changes until it is opened again; else the next append may do.
+        reopens: `PartitionLog.open_again` may do that, once there is room.
     """
 
     since_ms: int
@@ -47,6 +48,7 @@ class Refusal:
     size: int = 0
     errno: int | None = None
     is_final: bool = False
+    reopens: bool = False
 
 
 def refused(before: Refusal | None, now_ms: int, size: int, error: BaseException) -> Refusal:
@@ -104,12 +106,22 @@ class LogCore:
                 f"{self.partition}: offline since {self.offline_reason}",
             )
 
-    def go_offline(self, cause: LapseError) -> None:
+    def go_offline(self, cause: LapseError, *, reopens: bool = False) -> None:
         """No change from here on; what can be read is still read. Opening again recovers."""
         if self.offline_reason is None:
             self.offline_reason = str(cause)
-            self.refusal = Refusal(self.env.clock.now_ms(), self.offline_reason, is_final=True)
-            _log.error("%s takes no more changes until opened again: %s", self.partition, cause)
+            of_system = os_error(cause)
+            self.refusal = Refusal(
+                self.env.clock.now_ms(), self.offline_reason, is_final=True, reopens=reopens,
+                errno=None if of_system is None else of_system.errno,
+            )  # fmt: skip
+            until = "there is room" if reopens else "opened again"
+            _log.error("%s takes no more changes until %s: %s", self.partition, until, cause)
+
+    def come_back(self) -> None:
+        """Changes again: its files were taken up as they are."""
+        self.offline_reason = self.refusal = None
+        _log.info("%s takes changes again", self.partition)
 
     def replace_segments(self, old: list[Segment], new: list[Segment]) -> None:
         """Put synced segments in the place of others; for the holder of `append_lock`."""

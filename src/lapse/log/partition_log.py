@@ -130,7 +130,7 @@ class PartitionLog:
         self.foresee_swap, self.note_files = flusher.foresee_swap, flusher.note_files
         self.replace_segments = replacer.replace_segments
         self.truncate_to, self.restart_at = truncater.truncate_to, truncater.restart_at
-        self.end_after = truncater.end_after
+        self.end_after, self.open_again = truncater.end_after, truncater.open_again
         self.adopt_summary, self.see = learner.adopt_summary, learner.see
 
     @staticmethod

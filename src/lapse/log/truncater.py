@@ -21,7 +21,15 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from lapse.base.errors import CorruptData, ErrorCode, KafkaError, MissingData, StorageError
+from lapse.base.errors import (
+    CorruptData,
+    ErrorCode,
+    KafkaError,
+    MissingData,
+    StorageError,
+    SyncFailed,
+    is_lack,
+)
 from lapse.base.fs import storage_errors
 from lapse.log.append_times import append_times_path, closed, encode, read_append_times
 from lapse.log.appender import Appender
@@ -39,7 +47,11 @@ _log = logging.getLogger(__name__)
 
 
 class Truncater:
-    """Truncates one open log. A failure takes it offline: its files may be half cut then."""
+    """Truncates one open log. A failure takes it offline: its files may be half cut then.
+
+    They are as a crash may leave them. So where only room was lacking the log is opened again in
+    its place, once there is some (`open_again`); the truncation is then asked for again.
+    """
 
     def __init__(
         self, log: LogCore, appender: Appender, deleter: Deleter, options: OpenOptions
@@ -47,6 +59,7 @@ class Truncater:
         self._log, self._appender, self._deleter = log, appender, deleter
         # Producers that have expired meanwhile are dropped by the next look at them.
         self._options = replace(options, clean_shutdown=False, believed_ms=None)
+        self._half: tuple[int, int] | None = None  # opened from where, and the log start
 
     def end_after(self, offset: int) -> int:
         """Where the log would end: at `offset`, or at the base offset of a batch that spans it.
@@ -91,6 +104,20 @@ class Truncater:
             log.require_online()
             self._or_offline(lambda: self._restart_at(offset))
 
+    def open_again(self) -> None:
+        """Take up what a truncation has left that found no room; nothing where there is no such.
+
+        Raises StorageError, CorruptData: then it stays as it is.
+        """
+        log = self._log
+        with self._deleter.start_lock, log.files_lock, log.append_lock:
+            if self._half is None or log.is_closed or log.offline_reason is None:
+                return
+            self._appender.active.close()
+            self._open_again(*self._half)
+            self._half = None
+            log.come_back()
+
     def _require_offset(self, offset: int) -> None:
         if not 0 <= offset < OFFSET_MAX:
             raise KafkaError(
@@ -102,8 +129,11 @@ class Truncater:
         log = self._log
         try:
             change()
+            self._half = None
         except (CorruptData, MissingData, StorageError) as e:
-            log.go_offline(e)
+            if isinstance(e, SyncFailed) or not is_lack(e):
+                self._half = None
+            log.go_offline(e, reopens=self._half is not None)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.partition}: {e}") from e
 
     def _cut(self, offset: int) -> None:
@@ -113,6 +143,7 @@ class Truncater:
         size = holder.size if found is None else found.position
         end = offset if found is None else min(offset, found.base_offset)
         _log.info("%s: truncated from %d to %d", log.partition, state.log_end_offset, end)
+        self._half = holder.base_offset, state.log_start_offset
         self._appender.active.write_side_files()  # the append times above all
         self._appender.active.close()
         log.keeper.strike([holder.base_offset, *(s.base_offset for s in above)], end_offset=end)
@@ -149,6 +180,7 @@ class Truncater:
             "%s: emptied; it began at %d, ended at %d, and begins at %d now", log.partition,
             log.state.log_start_offset, log.state.log_end_offset, offset,
         )  # fmt: skip
+        self._half = 0, min(offset, log.state.log_start_offset)
         self._appender.active.close()
         bases = [segment.base_offset for segment in log.state.segments]
         log.keeper.strike(bases, end_offset=offset)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import CorruptData, ErrorCode, StorageError
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.fs import RealFs
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
@@ -16,6 +17,7 @@ from lapse.log.producers import Producer
 from lapse.log.start import read_start
 from lapse.log.state import Unstable
 from lapse.records.append_times import RESOLUTION_MS
+from tests.support.broker.failing import FailingFs, FullFs
 from tests.support.log.logs import (
     NOW,
     TP,
@@ -177,6 +179,70 @@ def test_readers_keep_what_they_have_begun(tmp_path: Path) -> None:
     log.truncate_to(ends[2])
     assert last.read()  # of a segment that is gone
     assert state.log_end_offset == ends[-1]
+
+
+class FullAfter(FullFs):
+    """So many writes from `begin` on find room, the next ones do not."""
+
+    left = -1
+
+    def check(self, path: Path, doing: str) -> None:
+        self.left -= 1
+        self.is_full = self.left == -1 or self.is_full
+        super().check(path, doing)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_disk_that_is_full_on_the_way_only_delays_it(tmp_path: Path, anew: bool) -> None:
+    """Else a replica would be out of sync until its broker is started again."""
+    room, refused = 0, True
+    while refused:
+        path, fs = tmp_path / str(room), FullAfter()
+        log = open_log(path, fs=fs)
+        cut = fill(log)[9]
+        log.flush()
+        fs.left = room
+        shrink = partial(log.restart_at if anew else log.truncate_to, cut)
+        try:
+            shrink()
+        except KafkaError as e:
+            assert e.code is ErrorCode.KAFKA_STORAGE_ERROR  # noqa: PT017  (or there was room)
+            assert log.offline_reason
+            with pytest.raises(KafkaError, match="offline since"):
+                append(log, batch())
+            with pytest.raises(StorageError, match="No space left"):
+                log.open_again()
+            fs.is_full = False
+            log.open_again()
+            assert (log.offline_reason, log.refusal) == (None, None)
+            check_sound(log)
+            shrink()
+        else:
+            refused, fs.left = False, -1
+        expected = twin(tmp_path / f"{room}-twin", batches_of(log), cut)
+        if anew:
+            assert (log.log_start_offset, log.log_end_offset, batches_of(log)) == (cut, cut, {})
+        else:
+            assert Content.of(log, cut) == Content.of(expected, cut)
+        assert append(log, batch()).base_offset == cut
+        check_sound(log)
+        log.close(clean=False)
+        check_sound(open_log(path, log_start_offset=cut if anew else 0))
+        room += 1
+    assert room > 1
+
+
+def test_what_a_broken_disk_has_left_is_not_taken_up(tmp_path: Path) -> None:
+    """Nor what could not be synced: it reads well, and may be lost (fsyncgate)."""
+    fs = FailingFs()
+    log = open_log(tmp_path, fs=fs)
+    ends = fill(log)
+    fs.broken = tmp_path
+    with pytest.raises(KafkaError):
+        log.truncate_to(ends[3])
+    fs.broken = None
+    log.open_again()
+    assert log.offline_reason
 
 
 @pytest.mark.parametrize("offset", [0, 5, 16, 40, 1000])
