@@ -24,9 +24,10 @@ from lapse.base.ids import TopicPartition
 from lapse.log.directory import LogDirectory
 from lapse.log.partition_log import PartitionLog
 from lapse.metadata.absence import Moment, counted_again, noted
-from lapse.metadata.election import Brokers, preferred, resigned, settled, unclean
+from lapse.metadata.election import Brokers, doubted, preferred, resigned, settled, unclean
 from lapse.metadata.partition_states import (
     NO_LEADER,
+    LogEnd,
     PartitionState,
     first_state,
     with_isr,
@@ -346,9 +347,13 @@ class World:
             kept = self.draw.randint(one.log.log_start_offset, one.log.log_end_offset)
             one.directory.truncate_log(TP, kept)
             self.story.append(f"{n} starts with {kept}")
-        after = resigned(self.stored, n, lost_nothing=not loses)
+        after = resigned(self.stored, n, lost_nothing=True)
         if after is not None:
             assert self.change(self.stored, after)
+        if loses:
+            after = doubted(self.stored, n, LogEnd(one.log.latest_epoch, one.log.log_end_offset))
+            if after is not None:
+                assert self.change(self.stored, after)
         one.is_up, one.begun = True, None
         self.take_up(n, self.stored)
 

@@ -39,12 +39,11 @@ from lapse.metadata.features import (
     version_of,
 )
 from lapse.metadata.membership import BROKERS, CONTROLLER, Interrupted, Membership, Registration
-from lapse.metadata.partition_states import StateChange
+from lapse.metadata.partition_states import LogEnd, StateChange
 from lapse.metadata.reassignment import completed
 from lapse.metadata.store import TopicRecord
 from lapse.metadata.tree import Conflict, Tree, Unreachable
 from lapse.metadata.tree_store import CHANGED, TreeStore
-from lapse.metadata.zookeeper import ZooKeeperTree
 from lapse.wire.versions import PROTOCOL_VERSION
 
 logger = logging.getLogger(__name__)
@@ -56,6 +55,8 @@ LEAVE_LOOK_SECONDS = 0.1
 EPOCH_BITS = 62
 
 Reread = Callable[[], Awaitable[None]]
+# As `metadata.zookeeper.ZooKeeperTree`: `zookeeper.connect`, session and wait in ms, the clock.
+Connect = Callable[[str, int, int, Clock], Tree]
 
 
 class BelievedTime(Protocol):
@@ -67,7 +68,7 @@ class BelievedTime(Protocol):
 
 
 class Logs(Protocol):
-    """What is on this broker's disks, before it is opened: `broker.logs.partitions`."""
+    """What is on this broker's disks: `broker.logs.partitions`. `ends` are of opened logs."""
 
     @property
     def were_closed(self) -> bool: ...
@@ -79,6 +80,8 @@ class Logs(Protocol):
     def wanted_anew(self) -> Mapping[TopicPartition, str]: ...
 
     def remove_wanted_anew(self, partition: TopicPartition) -> None: ...
+
+    def ends(self) -> Mapping[TopicPartition, LogEnd]: ...
 
 
 class Cluster:
@@ -97,8 +100,9 @@ class Cluster:
         members: Members,
         when_refused: Callable[[], None],
         believed: BelievedTime,
+        connect: Connect,
     ) -> None:
-        self._believed = believed
+        self._believed, self._connect = believed, connect
         self._config, self._clock, self._when_refused = config, clock, when_refused
         self._members = members
         self._trouble = ""
@@ -106,6 +110,7 @@ class Cluster:
         self.store: TreeStore
         self.rereads: Mapping[str, Reread] = {}
         self._tree: Tree
+        self._logs: Logs
         self._is_open = False
         self._joining: Membership
         self._changed, self._ended = asyncio.Event(), asyncio.Event()
@@ -142,10 +147,11 @@ class Cluster:
         A new cluster has a new id, so that a directory of another one is noticed. `logs`: what is
         on this broker's disks.
         """
+        self._logs = logs
         session_ms = self._config.zookeeper_session_timeout_ms
         wait_ms = self._config.zookeeper_connection_timeout_ms or session_ms
         connect = partial(
-            ZooKeeperTree, self._config.zookeeper_connect, session_ms, wait_ms, self._clock
+            self._connect, self._config.zookeeper_connect, session_ms, wait_ms, self._clock
         )
         self._tree = tree = await asyncio.to_thread(connect)
         self._is_open = True
@@ -196,7 +202,7 @@ class Cluster:
             doubted = missing or self._config.node_id in state.lost
             return not doubted or logs.has(TopicPartition(topic.name, number), topic.topic_id)
 
-        self.store.resign(lost_nothing=logs.were_closed, has_log=has_log)
+        self.store.resign(has_log)
         if wanted:
             self._let_go(logs, wanted, others)
         self._read_members()
@@ -230,8 +236,11 @@ class Cluster:
     async def start(self, listeners: Mapping[str, tuple[str, int]]) -> None:
         """Say where this broker is, by its listeners' names, and follow what others change.
 
-        From now on it leads and follows, and is the controller while nobody else is.
+        From now on it leads and follows, and is the controller while nobody else is. Its logs are
+        open: where they were not closed in order, who else is in sync goes before it.
         """
+        if not self._logs.were_closed:
+            await asyncio.to_thread(lambda: self.store.doubt(self._logs.ends()))
         await asyncio.to_thread(self._joining.announce, listeners)
         with contextlib.suppress(Unreachable, Conflict):  # tried again, for ever
             await self._catch_up()
@@ -339,6 +348,7 @@ class Cluster:
             await asyncio.to_thread(self._joining.leave)
             while await asyncio.to_thread(self._leads_for_others) and loop.time() < until:  # noqa: ASYNC110
                 await asyncio.sleep(LEAVE_LOOK_SECONDS)
+            await asyncio.to_thread(lambda: self.store.note_ends(self._logs.ends()))
         except LapseError as e:
             logger.warning("others lead only once this broker's session has ended: %s", e)
 

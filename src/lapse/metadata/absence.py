@@ -57,7 +57,11 @@ def left_out(state: PartitionState, broker: int, now_ms: int) -> PartitionState:
 
 def counted_again(state: PartitionState, broker: int) -> PartitionState:
     """The state once a replica has nothing left that the others did not wait for."""
-    return replace(state, away=tuple(one for one in state.away if one.broker != broker))
+    return replace(
+        state,
+        away=tuple(one for one in state.away if one.broker != broker),
+        left_with=tuple(one for one in state.left_with if one.broker != broker),
+    )
 
 
 def _aged(one: Away, moment: Moment) -> Away:

@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from lapse.metadata.partition_states import NO_LEADER, PartitionState, with_isr
+from lapse.metadata.partition_states import (
+    NO_LEADER,
+    LeftWith,
+    LogEnd,
+    PartitionState,
+    with_isr,
+)
+
+_NOTHING = LogEnd(-1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,8 @@ def unclean(state: PartitionState, brokers: Brokers) -> PartitionState | None:
 
     For partitions that nobody leads, and for people who want that; one that has all of it is taken
     where that can be. Never one that others did not
-    wait for (L3): it would bring back what was deleted. One whose log is gone comes last.
+    wait for (L3): it would bring back what was deleted. One whose log is gone comes last, and the
+    one that is known to have most first.
     """
     clean = settled(state, brokers)
     if clean is not None and clean.leader != NO_LEADER:
@@ -76,7 +85,8 @@ def unclean(state: PartitionState, brokers: Brokers) -> PartitionState | None:
     able = [b for b in state.replicas if b in brokers.staying and b not in state.uncounted]
     if not able:
         return None
-    leader = min(able, key=lambda b: b in state.lost)
+    known = {one.broker: one.end for one in state.left_with}
+    leader = max(able, key=lambda b: (b not in state.lost, known.get(b, _NOTHING)))
     return replace(_led(state, leader, (leader,)), lost=())
 
 
@@ -94,10 +104,57 @@ def resigned(
     isr = others if others and not (lost_nothing and has_log) else state.isr
     lost = tuple(b for b in state.lost if b != broker)
     after = replace(state, lost=(*lost, broker) if is_lost else lost)
+    if not has_log:
+        after = replace(after, left_with=_without(after.left_with, broker))
     if state.leader == broker:
         return _led(after, NO_LEADER, isr)
     after = with_isr(after, isr)
     return None if after == state else after
+
+
+def stopped(state: PartitionState, broker: int, end: LogEnd) -> PartitionState | None:
+    """The state that a broker leaves when it stops in order; None: the same.
+
+    How far its log goes is noted where one other is in sync at most: that one may be dead already,
+    and be back without all of its log.
+    """
+    others = [b for b in state.isr if b != broker]
+    if len(others) != 1:
+        return None
+    after = replace(state, left_with=(*_without(state.left_with, broker), LeftWith(broker, end)))
+    return None if after == state else after
+
+
+def doubted(state: PartitionState, broker: int, end: LogEnd) -> PartitionState | None:
+    """The state once a broker has looked at its log, whose end it may have lost; None: the same.
+
+    It leaves the in-sync replicas to those that lost nothing. Where there are none, since all of
+    them were killed or without power at once, the one that has most has all that is left: it alone
+    is in sync then. (In Kafka the one that is back first leads, and others forget what it lacks.)
+    """
+    known = _without(state.left_with, broker)
+    if broker not in state.isr and known == state.left_with:
+        return None  # it lacks something anyway
+    others = tuple(b for b in state.isr if b != broker)
+    after = replace(state, left_with=(*known, LeftWith(broker, end)))
+    if others:
+        after = with_isr(after, others)
+    elif (most := _with_most(after, broker)) != broker:
+        after = with_isr(after, (most,))
+    else:
+        after = replace(state, left_with=known)
+    return None if after == state else after
+
+
+def _with_most(state: PartitionState, broker: int) -> int:
+    """Who is known to have most; this broker where nobody has more, or counts (L3)."""
+    able = set(state.replicas) - state.uncounted
+    known = [one for one in state.left_with if one.broker in able]
+    return max(known, key=lambda one: (one.end, one.broker == broker)).broker
+
+
+def _without(known: tuple[LeftWith, ...], broker: int) -> tuple[LeftWith, ...]:
+    return tuple(one for one in known if one.broker != broker)
 
 
 def _led(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from lapse.base.clock import Clock
+from lapse.base.clock import Clock, sleep_in_slices
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.metadata.features import NEWEST
 from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Step, Tree
@@ -97,7 +97,8 @@ class Membership:
                     f"node.id={self._me.id}: another broker with this id is registered at "
                     "zookeeper.connect, and alive"
                 )
-            if self._stopping.wait(LOOK_SECONDS):
+            sleep_in_slices(self._clock, LOOK_SECONDS, self._stopping.is_set)
+            if self._stopping.is_set():
                 raise Interrupted("the broker stops")
 
     def take_office(self) -> bool:

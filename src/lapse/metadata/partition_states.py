@@ -29,6 +29,27 @@ class Away:
     counted: bool = True
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class LogEnd:
+    """How far a log goes: what has the greater one has all that the other has, and was committed.
+
+    Attributes:
+        epoch: the leader epoch of its last batch.
+        offset: where it ends.
+    """
+
+    epoch: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeftWith:
+    """A replica, and how far its log went when its broker stopped, or was started again."""
+
+    broker: int
+    end: LogEnd
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionState:
     """One partition.
@@ -48,6 +69,9 @@ class PartitionState:
             there, as long as it may come back; and nobody else has all that was acknowledged.
         log_start: where its log starts at least. Kept once it has moved while a replica was away,
             which may lead one day, by an unclean election: log starts never go back (KIP-107).
+        left_with: how far the logs of replicas go that may be needed: of brokers that stopped, and
+            left one in sync, and of those that may have lost the end of their log. Should the last
+            one in sync have lost some of its own, the one that has most is the one to lead.
     """
 
     replicas: tuple[int, ...]
@@ -61,6 +85,7 @@ class PartitionState:
     left_at: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
     log_start: int = 0
+    left_with: tuple[LeftWith, ...] = ()
 
     @property
     def is_reassigned(self) -> bool:
@@ -88,9 +113,16 @@ class StateChange:
 
 
 def with_isr(state: PartitionState, isr: tuple[int, ...]) -> PartitionState:
-    """The state with other in-sync replicas: who is among them is not away."""
-    away = tuple(one for one in state.away if one.broker not in isr)
-    return replace(state, isr=isr, away=away, lost=tuple(b for b in state.lost if b in isr))
+    """The state with other in-sync replicas: who comes to them is not away, nor left."""
+    return replace(
+        state,
+        isr=isr,
+        away=tuple(one for one in state.away if one.broker not in isr),
+        lost=tuple(b for b in state.lost if b in isr),
+        left_with=tuple(
+            one for one in state.left_with if one.broker not in isr or one.broker in state.isr
+        ),
+    )
 
 
 def first_state(replicas: tuple[int, ...]) -> PartitionState:

@@ -7,7 +7,7 @@ from itertools import starmap
 import msgspec
 
 from lapse.base.errors import CorruptData
-from lapse.metadata.partition_states import Away, PartitionState
+from lapse.metadata.partition_states import Away, LeftWith, LogEnd, PartitionState
 from lapse.metadata.tree import Node
 
 
@@ -22,6 +22,7 @@ class _State(msgspec.Struct, frozen=True):
     left_at: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
     log_start: int = 0
+    left_with: tuple[tuple[int, int, int], ...] = ()  # broker, epoch and end of its log
 
 
 def decoded_state(node: Node, path: str) -> PartitionState:
@@ -33,7 +34,7 @@ def decoded_state(node: Node, path: str) -> PartitionState:
     return PartitionState(
         kept.replicas, kept.isr, kept.leader, kept.leader_epoch, node.version,
         tuple(starmap(Away, kept.away)), kept.adding, kept.removing, kept.left_at, kept.lost,
-        kept.log_start,
+        kept.log_start, tuple(LeftWith(b, LogEnd(epoch, end)) for b, epoch, end in kept.left_with),
     )  # fmt: skip
 
 
@@ -43,5 +44,6 @@ def encoded_state(state: PartitionState) -> bytes:
     kept = _State(
         state.replicas, state.isr, state.leader, state.leader_epoch, away, state.adding,
         state.removing, state.left_at, state.lost, state.log_start,
+        tuple((one.broker, one.end.epoch, one.end.offset) for one in state.left_with),
     )  # fmt: skip
     return msgspec.json.encode(kept)

@@ -37,10 +37,11 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition
 from lapse.log.facts import CleanedTo
-from lapse.metadata.election import resigned
+from lapse.metadata.election import doubted, resigned, stopped
 from lapse.metadata.features import ALL, Levels, decoded_levels, encoded_levels
-from lapse.metadata.partition_states import PartitionState, StateChange
+from lapse.metadata.partition_states import LogEnd, PartitionState, StateChange
 from lapse.metadata.reassignment import left
 from lapse.metadata.state_codec import decoded_state, encoded_state
 from lapse.metadata.store import (
@@ -313,35 +314,60 @@ class TreeStore:
         """
         self._tree.commit([_changed(change), Touch(TOPICS_CHANGED, b"")])
 
-    def resign(
-        self, *, lost_nothing: bool, has_log: Callable[[TopicRecord, int], bool] = _has_all
-    ) -> None:
+    def resign(self, has_log: Callable[[TopicRecord, int], bool] = _has_all) -> None:
         """Lead nothing that has other replicas until elected anew: this broker has just started.
 
-        It may have lost what it had acknowledged and not yet synced. So it leaves the in-sync
-        replicas where there are others, and an epoch that it leads again is a new one: else it
-        would make its followers forget what it has lost. Nor is it elected where its log is gone.
+        An epoch that it leads again is a new one: else it would make its followers forget what it
+        has lost. It is not elected, nor in sync, where its log is gone.
         """
         me = self._node_id
+        self._change_own(
+            lambda topic, n, s: resigned(s, me, lost_nothing=True, has_log=has_log(topic, n))
+        )
+
+    def doubt(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
+        """Leave the in-sync replicas where there are others: this broker may have lost something.
+
+        It was not stopped in order. `ends`: of its logs, opened.
+        """
+
+        def after(topic: TopicRecord, number: int, state: PartitionState) -> PartitionState | None:
+            if len(state.replicas) == 1 or self._node_id in state.lost:
+                return None
+            end = ends.get(TopicPartition(topic.name, number))
+            if end is None:  # offline
+                return resigned(state, self._node_id, lost_nothing=False)
+            return doubted(state, self._node_id, end)
+
+        self._change_own(after)
+
+    def note_ends(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
+        """Say how far this broker's logs go, where that may be needed: it is about to stop."""
+
+        def after(topic: TopicRecord, number: int, state: PartitionState) -> PartitionState | None:
+            end = ends.get(TopicPartition(topic.name, number))
+            return None if end is None else stopped(state, self._node_id, end)
+
+        self._change_own(after)
+
+    def _change_own(
+        self, after: Callable[[TopicRecord, int, PartitionState], PartitionState | None]
+    ) -> None:
+        """Change the states of what this broker has; again where the controller was faster."""
         while True:
             changes = [
-                StateChange(topic.topic_id, number, after)
+                StateChange(topic.topic_id, number, changed)
                 for topic in self.topics()
                 for number, state in enumerate(topic.states)
-                if me in state.replicas
-                and (
-                    after := resigned(
-                        state, me, lost_nothing=lost_nothing, has_log=has_log(topic, number)
-                    )
-                )
-                is not None
+                if self._node_id in state.replicas
+                and (changed := after(topic, number, state)) is not None
             ]
             try:
                 for at in range(0, len(changes), STATES_AT_ONCE):
                     some = changes[at : at + STATES_AT_ONCE]
                     self._tree.commit([*map(_changed, some), Touch(TOPICS_CHANGED, b"")])
             except Conflict:
-                continue  # the controller was faster
+                continue
             return
 
     def disks(self) -> frozenset[str]:

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.metadata.election import Brokers, preferred, resigned, settled, unclean
-from lapse.metadata.partition_states import NO_LEADER, Away, PartitionState
+from lapse.metadata.absence import counted_again
+from lapse.metadata.election import (
+    Brokers,
+    doubted,
+    preferred,
+    resigned,
+    settled,
+    stopped,
+    unclean,
+)
+from lapse.metadata.partition_states import (
+    NO_LEADER,
+    Away,
+    LeftWith,
+    LogEnd,
+    PartitionState,
+    with_isr,
+)
 
 
 def state(isr: tuple[int, ...] = (1, 2, 3), leader: int = 1, epoch: int = 7) -> PartitionState:
@@ -57,6 +74,84 @@ def test_who_starts_again_leads_in_a_new_epoch_only() -> None:
     assert resigned(state(isr=(1, 3)), 2, lost_nothing=False) is None
     alone = PartitionState((1,), (1,), 1, 7)
     assert resigned(alone, 1, lost_nothing=False) is None
+
+
+SHORT, LONG = LogEnd(7, 10), LogEnd(7, 12)
+
+
+def test_who_may_have_lost_something_leaves_those_that_have_not() -> None:
+    one = doubted(state(), 1, LONG)
+    assert one == replace(state((2, 3)), left_with=(LeftWith(1, LONG),))
+    assert doubted(one, 1, LONG) is None
+    assert doubted(state(isr=(1, 3)), 2, LONG) is None  # it lacks something anyway
+    assert doubted(state(isr=(1,)), 1, SHORT) is None
+
+
+@pytest.mark.parametrize("order", list(permutations((1, 2, 3))))
+def test_of_those_that_all_may_have_lost_something_the_one_with_most_leads(
+    order: tuple[int, ...],
+) -> None:
+    """All were without power: who is back last, or first, may have lost more than others."""
+    ends = {1: LogEnd(6, 99), 2: LONG, 3: SHORT}
+    now = state(leader=NO_LEADER)
+    for broker in order:
+        now = doubted(now, broker, ends[broker]) or now
+    assert now.isr == (2,)
+    assert settled(now, brokers(1, 3)) is None
+    led = settled(now, brokers(1, 2, 3))
+    assert led is not None
+    assert (led.leader, led.isr) == (2, (2,))
+
+
+def test_of_two_with_the_same_log_the_one_that_is_there_leads() -> None:
+    now = state((1, 2), NO_LEADER)
+    for broker in (1, 2):
+        now = doubted(now, broker, SHORT) or now
+    assert now.isr == (2,)
+
+
+def test_one_that_was_dead_already_when_the_others_stopped_does_not_lead_with_less() -> None:
+    """It was registered still, so it was the last one in sync, and even the leader."""
+    now = state((1, 2), leader=2)
+    assert stopped(state(), 2, LONG) is None  # two others have it all
+    assert stopped(state((1,)), 1, LONG) is None
+    now = stopped(now, 2, LONG) or now
+    now = settled(now, brokers(1, 2, leaving=(2,))) or now
+    assert (now.isr, now.leader) == ((1,), 1)
+    without_power = resigned(now, 1, lost_nothing=True)
+    assert without_power is not None
+    assert (doubted(without_power, 1, SHORT) or without_power).isr == (2,)
+    assert (doubted(without_power, 1, LONG) or without_power).isr == (1,)
+    alone_since = LogEnd(8, 11)  # it has led, and has what nobody else has
+    assert (doubted(without_power, 1, alone_since) or without_power).isr == (1,)
+    emptied = resigned(now, 1, lost_nothing=True, has_log=False)
+    assert emptied is not None  # it may have had more, and its disk may come back
+    assert (emptied.isr, emptied.leader, emptied.lost) == ((1,), NO_LEADER, (1,))
+    wanted = unclean(emptied, brokers(1, 2, 3))
+    assert wanted is not None
+    assert wanted.leader == 2
+
+
+def test_one_that_nobody_waited_for_never_leads_by_that() -> None:
+    """L3: it would bring back what was deleted. Nor one whose disk is another one since."""
+    now = replace(state((1,), NO_LEADER), left_with=(LeftWith(2, LONG),))
+    assert (doubted(now, 1, SHORT) or now).isr == (2,)
+    gone = replace(now, away=(Away(2, 0, counted=False),))
+    assert (doubted(gone, 1, SHORT) or gone).isr == (1,)
+    lost = resigned(gone, 1, lost_nothing=True, has_log=False)
+    assert lost is not None
+    assert (lost.isr, lost.lost) == ((1,), (1,))
+    assert counted_again(gone, 2).left_with == ()  # it was emptied
+    assert resigned(now, 2, lost_nothing=True, has_log=False) == replace(now, left_with=())
+
+
+def test_how_far_one_was_that_is_in_sync_again_does_not_count() -> None:
+    now = doubted(state(), 1, SHORT)
+    assert now is not None
+    assert with_isr(now, (1, 2, 3)).left_with == ()
+    noted = stopped(state((1, 2)), 2, LONG)
+    assert noted is not None
+    assert with_isr(noted, (1, 2)).left_with == (LeftWith(2, LONG),)  # it is about to stop
 
 
 def test_the_preferred_leader_comes_back() -> None:

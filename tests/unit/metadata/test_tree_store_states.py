@@ -8,9 +8,12 @@ from dataclasses import replace
 import pytest
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition
 from lapse.metadata.partition_states import (
     NO_LEADER,
     Away,
+    LeftWith,
+    LogEnd,
     PartitionState,
     StateChange,
     first_state,
@@ -116,7 +119,7 @@ def test_each_change_is_told(ensemble: MemoryEnsemble) -> None:
         lambda: store.create_topics([topic]),
         lambda: store.set_own_state(change(topic, 0, replace(states_of(store)[0], isr=(1,)))),
         lambda: store.set_states([change(topic, 0, replace(states_of(store)[0], leader_epoch=2))]),
-        lambda: store.resign(lost_nothing=True),
+        store.resign,
         lambda: store.set_broker_settings("1", {"a": "b"}),
         lambda: store.start_deletion(topic.topic_id),
     ):
@@ -132,8 +135,12 @@ def test_more_states_than_fit_into_one_commit(ensemble: MemoryEnsemble) -> None:
     changed = [replace(s, leader=2, leader_epoch=1) for s in states_of(store)]
     store.set_states([change(topic, n, s) for n, s in enumerate(changed)])
     assert {(s.leader, s.leader_epoch, s.version) for s in states_of(store)} == {(2, 1, 1)}
-    store_of(ensemble, 2).resign(lost_nothing=False)
-    assert {(s.leader, s.isr) for s in states_of(store)} == {(NO_LEADER, (1,))}
+    other, end = store_of(ensemble, 2), LogEnd(1, 7)
+    other.resign()
+    assert {(s.leader, s.isr) for s in states_of(store)} == {(NO_LEADER, (1, 2))}
+    other.doubt({TopicPartition("t", n): end for n in range(2 * STATES_AT_ONCE + 1)})
+    found = {(s.leader, s.isr, s.left_with) for s in states_of(store)}
+    assert found == {(NO_LEADER, (1,), (LeftWith(2, end),))}
 
 
 # --- growing and going ----------------------------------------------------------------------------
@@ -191,7 +198,7 @@ def test_two_brokers_that_are_done_at_once(ensemble: MemoryEnsemble) -> None:
 def test_who_has_started_leads_nothing_until_it_is_elected_anew(ensemble: MemoryEnsemble) -> None:
     store = store_of(ensemble, 1)
     store.create_topics([replicated("t", (1, 2), (2, 1), (1,), (2, 3))])
-    store_of(ensemble, 1).resign(lost_nothing=True)
+    store_of(ensemble, 1).resign()
     assert states_of(store) == (
         PartitionState((1, 2), (1, 2), NO_LEADER, 1, 1),
         PartitionState((2, 1), (2, 1), 2, 0, 0),
@@ -207,12 +214,41 @@ def test_who_may_have_lost_something_is_not_in_sync_where_others_are(
     topic = replicated("t", (1, 2), (2, 1), (1, 2))
     store.create_topics([topic])
     store.set_own_state(change(topic, 2, replace(states_of(store)[2], isr=(1,))))
-    store.resign(lost_nothing=False)
+    store.resign()
+    ends = {TopicPartition("t", n): LogEnd(0, 5) for n in range(3)}
+    store.doubt(ends)
+    doubt = (LeftWith(1, LogEnd(0, 5)),)
     assert states_of(store) == (
-        PartitionState((1, 2), (2,), NO_LEADER, 1, 1),
-        PartitionState((2, 1), (2,), 2, 0, 1),
+        PartitionState((1, 2), (2,), NO_LEADER, 1, 2, left_with=doubt),
+        PartitionState((2, 1), (2,), 2, 0, 1, left_with=doubt),
         PartitionState((1, 2), (1,), NO_LEADER, 1, 2),  # nobody else has more
     )
+
+
+def test_one_whose_log_is_offline_is_in_sync_where_nobody_else_is(
+    ensemble: MemoryEnsemble,
+) -> None:
+    store = store_of(ensemble, 1)
+    topic = replicated("t", (2, 1), (1, 2))
+    store.create_topics([topic])
+    store.set_own_state(change(topic, 1, replace(states_of(store)[1], isr=(1,))))
+    store.resign()
+    store.doubt({})
+    assert [s.isr for s in states_of(store)] == [(2,), (1,)]
+    assert [s.left_with for s in states_of(store)] == [(), ()]
+
+
+def test_a_log_that_is_gone_stays_so_though_its_broker_was_killed(
+    ensemble: MemoryEnsemble,
+) -> None:
+    store = store_of(ensemble, 1)
+    topic = replicated("t", (1, 2))
+    store.create_topics([topic])
+    store.set_own_state(change(topic, 0, replace(states_of(store)[0], isr=(1,))))
+    store.resign(lambda *_: False)
+    store.doubt({})
+    [after] = states_of(store)
+    assert (after.isr, after.lost) == ((1,), (1,))
 
 
 def test_what_was_of_a_lone_broker_is_adopted(ensemble: MemoryEnsemble) -> None:
@@ -331,10 +367,10 @@ def test_each_broker_knows_which_disks_it_had(ensemble: MemoryEnsemble) -> None:
 def test_a_log_that_is_gone_is_noted_until_it_is_back(ensemble: MemoryEnsemble) -> None:
     store = store_of(ensemble, 1)
     store.create_topics([replicated("t", (1,), (1, 2), (2, 1))])
-    store.resign(lost_nothing=True, has_log=lambda _, number: number != 0)
+    store.resign(lambda _, number: number != 0)
     assert [s.lost for s in states_of(store)] == [(1,), (), ()]
     assert states_of(store)[0].leader == NO_LEADER
-    store.resign(lost_nothing=True)
+    store.resign()
     assert [s.lost for s in states_of(store)] == [(), (), ()]
 
 
@@ -345,7 +381,8 @@ def test_where_a_log_starts_at_least_is_kept_and_stays_through_elections(
     store = store_of(ensemble, 1)
     store.create_topics([topic])
     store.set_own_state(change(topic, 0, replace(topic.states[0], log_start=60)))
-    store.resign(lost_nothing=False)
+    store.resign()
+    store.doubt({TopicPartition("t", 0): LogEnd(0, 99)})
     [after] = states_of(store_of(ensemble, 2))
     assert (after.isr, after.leader, after.log_start) == ((2,), NO_LEADER, 60)
 

@@ -37,7 +37,7 @@ from lapse.log.env import LogEnv
 from lapse.log.epochs import NO_EPOCH
 from lapse.log.partition_log import PartitionLog
 from lapse.metadata.image import Image, Topic
-from lapse.metadata.partition_states import PartitionState
+from lapse.metadata.partition_states import LogEnd, PartitionState
 
 logger = logging.getLogger(__name__)
 
@@ -216,6 +216,10 @@ class Partitions:
     def were_closed(self) -> bool:
         """Whether every directory was left in order, so that nothing of it is lost."""
         return not self.offline_directories and all(d.was_clean for d in self.directories)
+
+    def ends(self) -> Mapping[TopicPartition, LogEnd]:
+        """How far each log that is open goes."""
+        return {log.partition: LogEnd(log.latest_epoch, log.log_end_offset) for log in self.all()}
 
     def cluster_id(self) -> str:
         """The id the directories were written under, or a new one."""
