@@ -92,6 +92,7 @@ IN_MEMORY = frozenset(
 ALWAYS_IN_MEMORY = frozenset({"crash"})
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 2 << 30
+SAME_ORDER = frozenset({"simulation"})  # of sets: it is a part of a seed's story
 BIN = Path(sys.prefix) / "bin"
 LINTERS: Mapping[str, Sequence[str]] = {
     "ruff check": ("ruff", "check", "--quiet"),
@@ -229,6 +230,8 @@ def run_pytest(
         environment = {**outside, "LAPSE_TEST_REPORT": str(report), "LAPSE_TEST_SEED": str(seed)}
         if name in INNER:
             environment["LAPSE_TEST_SLOW"] = "no"
+        if name in SAME_ORDER:
+            environment["PYTHONHASHSEED"] = "0"
         if name == COVERED:
             environment["LAPSE_COVERAGE"] = folder
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--color=auto"]

@@ -93,12 +93,15 @@ class ControlServer:
         conditions: returns what is out of order, for `AskConditions`; called in a thread.
     """
 
-    def __init__(self, partitions: Partitions, env: LogEnv, data_dir: Path) -> None:
+    def __init__(
+        self, partitions: Partitions, env: LogEnv, data_dir: Path, thread: DiskThreads
+    ) -> None:
+        """`thread` is its own, and one: what it does takes long."""
         self.path = data_dir / messages.SOCKET
         self._env = env
         breaks = Breaks(env.clock, cpu_seconds_of(threading.get_ident()))
         self._owner = OwnedLogs(partitions, env, breaks.take)
-        self._thread = DiskThreads("lapse-control", 1)
+        self._thread = thread
         self._service_pid: int | None = None
         self._left: tuple[int, int] | None = None  # when the last service left, and its pid
         self.conditions: Callable[[], Sequence[Condition]] = tuple

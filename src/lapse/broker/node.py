@@ -32,7 +32,7 @@ from lapse.broker.access.listeners import (
     reached_at,
 )
 from lapse.broker.api.table import ADVERTISED
-from lapse.broker.cluster import Cluster
+from lapse.broker.cluster import Cluster, Connect
 from lapse.broker.control import ControlServer
 from lapse.broker.coordinators.coordinator_log import Parts
 from lapse.broker.coordinators.groups import GroupCoordinator, settings_of
@@ -52,7 +52,7 @@ from lapse.broker.limits.memory import AnswerBytes, RequestBytes
 from lapse.broker.limits.quotas import Quotas, Windows
 from lapse.broker.limits.replication_quotas import ReplicationQuotas
 from lapse.broker.logs.counters import Counters
-from lapse.broker.logs.disk import DiskThreads
+from lapse.broker.logs.disk import THREADS, DiskThreads
 from lapse.broker.logs.fetch_sessions import FetchSessions
 from lapse.broker.logs.housekeeping import Housekeeping
 from lapse.broker.logs.members import Members
@@ -73,6 +73,7 @@ from lapse.metadata.features import Levels, agreed, protocol_of, require_fit
 from lapse.metadata.sqlite import STORE, SqliteStore
 from lapse.metadata.store import MetadataStore
 from lapse.metadata.tree_store import QUOTAS_CHANGED, TOPICS_CHANGED, USERS_CHANGED
+from lapse.metadata.zookeeper import ZooKeeperTree
 from lapse.security.attempts import LoginAttempts
 from lapse.security.certificates import Certificates
 
@@ -85,13 +86,24 @@ LEAVE_SECONDS_MAX = 10.0
 class Node:
     """One broker. `start`, then `wait_for_stop_request`, then `stop`, which is safe at any time.
 
+    Args:
+        connect: a session with an ensemble.
+        threads: what waits for disks: a name, and how many there are at most.
+
     Attributes:
         services: its parts, once started.
         is_serving: whether clients are answered.
     """
 
-    def __init__(self, config: BrokerConfig, env: LogEnv) -> None:
-        self._config = config
+    def __init__(
+        self,
+        config: BrokerConfig,
+        env: LogEnv,
+        *,
+        connect: Connect = ZooKeeperTree,
+        threads: Callable[[str, int], DiskThreads] = DiskThreads,
+    ) -> None:
+        self._config, self._connect, self._threads = config, connect, threads
         self._env = replace(env, clock_jump_max_ms=config.clock_jump_max_ms)
         self._stop_requested = asyncio.Event()
         self._running = AsyncExitStack()
@@ -147,11 +159,13 @@ class Node:
             await server.start()
         if self._cluster is not None:
             await self._cluster.start(reached_at(self._listeners))
-        control = ControlServer(services.partitions, self._env, self._log_dirs[0])
+        thread = self._threads("lapse-control", 1)
+        control = ControlServer(services.partitions, self._env, self._log_dirs[0], thread)
         self._running.push_async_callback(control.stop)
         await control.start()
         self._housekeeping = housekeeping = Housekeeping(
             services.partitions, services.clock, self._config, services.counters,
+            self._threads("lapse-housekeeping", 1),
             lambda _: self._guard.look(),
             self._guard.keep,
         )  # fmt: skip
@@ -178,7 +192,7 @@ class Node:
 
     async def _open(self) -> Services:
         """Lock, read and open what is on disk."""
-        disk = DiskThreads("lapse-disk")
+        disk = self._threads("lapse-disk", THREADS)
         self._running.push_async_callback(disk.close)
         partitions = Partitions(self._log_dirs, self._config, self._env)
         self._running.push_async_callback(asyncio.to_thread, partitions.close)
@@ -247,8 +261,9 @@ class Node:
             await disk.run(_agree_alone, store, protocol)
             return store
         self._cluster = Cluster(
-            self._config, self._env.clock, self._members, self.request_stop, partitions
-        )
+            self._config, self._env.clock, self._members, self.request_stop, partitions,
+            self._connect,
+        )  # fmt: skip
         self._running.push_async_callback(self._cluster.stop)
         return await self._cluster.open(partitions)
 

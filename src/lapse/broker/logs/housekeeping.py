@@ -52,6 +52,7 @@ class Housekeeping:
         clock: Clock,
         config: BrokerConfig,
         counters: Counters,
+        thread: DiskThreads,
         guard: Guard = believing,
         keep_time: Callable[[], None] = lambda: None,
     ) -> None:
@@ -63,7 +64,7 @@ class Housekeeping:
         self._points = _Every(config.log_flush_offset_checkpoint_interval_ms)
         self._starts = _Every(config.log_flush_start_offset_checkpoint_interval_ms)
         self._failing: dict[tuple[str, str], str] = {}
-        self._thread = DiskThreads("lapse-housekeeping", 1)
+        self._thread = thread
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -54,7 +54,7 @@ class Watch:
     def __enter__(self) -> Self:
         self._purgatory.waiting_by_operation[self.operation] += 1
         for partition in self._partitions:
-            self._purgatory.watches.setdefault(partition, set()).add(self)
+            self._purgatory.watches.setdefault(partition, {})[self] = None
         return self
 
     def __exit__(
@@ -66,7 +66,7 @@ class Watch:
         self._purgatory.waiting_by_operation[self.operation] -= 1
         for partition in self._partitions:
             watches = self._purgatory.watches[partition]
-            watches.discard(self)
+            watches.pop(self, None)
             if not watches:
                 del self._purgatory.watches[partition]
 
@@ -117,11 +117,12 @@ class Purgatory:
     """All watches, by partition.
 
     Attributes:
+        watches: in the order in which they came, which is that of being woken.
         waiting_by_operation: how many there are, by what waits; any thread may read it.
     """
 
     def __init__(self) -> None:
-        self.watches: dict[TopicPartition, set[Watch]] = {}
+        self.watches: dict[TopicPartition, dict[Watch, None]] = {}
         self.waiting_by_operation = dict.fromkeys(Operation, 0)
 
     def watch(

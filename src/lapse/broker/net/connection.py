@@ -69,7 +69,7 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, services: Services, connections: set[Connection], entrance: Entrance
+        self, services: Services, connections: dict[Connection, None], entrance: Entrance
     ) -> None:
         self._services, self._connections, self._entrance = services, connections, entrance
         self._frame_bytes_max = services.config.socket_request_max_bytes
@@ -109,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         if not admitted(self._services, self.session.peer, self.session.address):
             self._transport.abort()
             return
-        self._connections.add(self)
+        self._connections[self] = None
         self._services.counters.connections += 1
         self._is_made = True
         self._identify()
@@ -124,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         self._count()
         if not self._is_made:
             return
-        self._connections.discard(self)
+        self._connections.pop(self, None)
         self._services.by_address.leave(self.session.address)
         self._services.counters.connections -= 1
         self.session.lose()

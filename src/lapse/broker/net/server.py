@@ -42,7 +42,7 @@ class Server:
 
     def __init__(self, services: Services, entrance: Entrance) -> None:
         self._services, self._entrance = services, entrance
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # in the order of coming
         self._handshakes: set[asyncio.Task[None]] = set()
         self._beginning: set[asyncio.Task[object]] = set()
         self._held = HeldBack()

@@ -12,6 +12,7 @@ import pytest
 from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
+from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.housekeeping import Guard, Housekeeping, believing
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
@@ -29,7 +30,9 @@ NEVER = {"lapse.housekeeping.interval.ms": str(10**9)}  # the test ticks
 
 def housekeeping(node: Node, guard: Guard = believing) -> Housekeeping:
     s = node.services
-    made = Housekeeping(s.partitions, s.clock, s.config, s.counters, guard)
+    made = Housekeeping(
+        s.partitions, s.clock, s.config, s.counters, DiskThreads("chores", 1), guard
+    )
     made.tick(s.clock.now_ms())
     return made
 

@@ -15,6 +15,7 @@ from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LockHeld, StorageError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
+from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.housekeeping import Housekeeping
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
@@ -79,7 +80,7 @@ async def leaders(connection: BrokerConnection) -> dict[str, list[tuple[int, int
 
 def housekeeping(node: Node) -> Housekeeping:
     s = node.services
-    return Housekeeping(s.partitions, s.clock, s.config, s.counters)
+    return Housekeeping(s.partitions, s.clock, s.config, s.counters, DiskThreads("chores", 1))
 
 
 def said_offline(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -1,0 +1,211 @@
+"""What happens to a cluster: one thing after the other, as the seed has it, and the end of each."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from itertools import permutations
+
+from tests.simulation.cluster.loop import passes
+from tests.simulation.cluster.machine import ENSEMBLE
+from tests.simulation.cluster.network import OUTSIDE, Way
+from tests.simulation.cluster.world import SESSION_MS, Machine, World
+
+Fault = Callable[[World], Awaitable[None]]
+
+OFF_S_MAX = 6.0  # longer than a session may be silent, and than a replica may lag
+
+
+def _seconds(world: World, most: float = OFF_S_MAX) -> float:
+    return world.draw.random() * most
+
+
+def _any_up(world: World) -> Machine | None:
+    up = [one for one in world.machines.values() if one.node is not None]
+    return world.draw.choice(up) if up else None
+
+
+async def _off(world: World, one: Machine) -> None:
+    await passes(_seconds(world))
+    if not one.is_up:
+        world.tell(f"{one.name} starts")
+        one.start()
+
+
+async def killed(world: World) -> None:
+    one = _any_up(world)
+    if one is not None:
+        world.tell(f"kill -9 of {one.name}")
+        one.kill()
+        await _off(world, one)
+
+
+async def dies_in_an_operation(world: World) -> None:
+    one = _any_up(world)
+    if one is None:
+        return
+    operations = world.draw.randint(1, 60)
+    world.tell(f"{one.name} will die in its file operation {operations} from now")
+    fs = one.fs
+    fs.die_in(operations)
+    await passes(_seconds(world))
+    fs.die_in(None)
+    await _off(world, one)
+
+
+async def without_power(world: World) -> None:
+    """Of one that nobody needs just now: what it has not synced may be lost."""
+    one = _any_up(world)
+    if one is None or not world.is_whole():
+        return
+    world.tell(f"power cut at {one.name}")
+    one.kill(power=True)
+    await _off(world, one)
+
+
+async def emptied(world: World) -> None:
+    """Its disk is another one, that is empty.
+
+    Before the others notice, none of them stops: then it is the last one in sync, for all that
+    anybody knows, and a person must say that its disk will not come back.
+    """
+    one = _any_up(world)
+    if one is None or not world.is_whole() or world.nobody_stops:
+        return
+    world.nobody_stops = True
+    try:
+        await _emptied(world, one)
+        await passes(SESSION_MS / 1000)
+    finally:
+        world.nobody_stops = False
+
+
+async def _emptied(world: World, one: Machine) -> None:
+    world.tell(f"{one.name} gets an empty disk")
+    one.kill(power=True)
+    shutil.rmtree(one.path)
+    one.path.mkdir()
+    await _off(world, one)
+
+
+async def restarted(world: World) -> None:
+    one = _any_up(world)
+    if one is None or world.nobody_stops:
+        return
+    world.tell(f"{one.name} is stopped")
+    one.stop()
+    await world.until(lambda: not one.is_up, 60, f"{one.name} stops")
+    await _off(world, one)
+
+
+async def cut_off(world: World) -> None:
+    """From other brokers, perhaps from clients, perhaps from the ensemble; perhaps one way only."""
+    one = _any_up(world)
+    if one is None:
+        return
+    draw = world.draw
+    others = [m.name for m in world.machines.values() if m is not one]
+    if draw.random() < 0.3:
+        others = others[:1]
+    if draw.random() < 0.3:
+        others.append(OUTSIDE)
+    ways: set[Way] = {(one.name, other) for other in others}
+    ways |= {(other, one.name) for other in others}
+    if draw.random() < 0.3:
+        ways = {way for way in ways if way[draw.randrange(2)] == one.name}
+    world.tell(f"held up: {sorted(ways)}")
+    world.network.hold(ways)
+    if draw.random() < 0.5:
+        await _without_ensemble(world, one)
+    else:
+        await passes(_seconds(world))
+    if draw.random() < 0.5:
+        world.network.break_off(ways)
+    world.tell("the network is whole")
+    world.network.free()
+
+
+async def _without_ensemble(world: World, one: Machine) -> None:
+    world.tell(f"{one.name} is cut off from the {ENSEMBLE}")
+    one.set_cut_off(is_cut_off=True)
+    await passes(_seconds(world))
+    world.tell(f"{one.name} reaches the {ENSEMBLE}")
+    one.set_cut_off(is_cut_off=False)
+
+
+async def without_ensemble(world: World) -> None:
+    one = _any_up(world)
+    if one is not None:
+        await _without_ensemble(world, one)
+
+
+async def ensemble_lost(world: World) -> None:
+    world.tell(f"nobody reaches the {ENSEMBLE}")
+    for one in world.machines.values():
+        one.set_cut_off(is_cut_off=True)
+    await passes(_seconds(world, 2 * OFF_S_MAX))
+    world.tell(f"the {ENSEMBLE} is back")
+    for one in world.machines.values():
+        one.set_cut_off(is_cut_off=False)
+
+
+async def answers_lost(world: World) -> None:
+    world.tell(f"answers of the {ENSEMBLE} get lost")
+    world.answers_lost = 0.2
+    await passes(_seconds(world))
+    world.answers_lost = 0.0
+
+
+async def slow(world: World) -> None:
+    names = [one.name for one in world.machines.values()]
+    way = world.draw.choice(sorted(permutations(names, 2)))
+    world.tell(f"slow: {way}")
+    world.network.slow_ms[way] = world.draw.choice((20, 200, 1500))
+    await passes(_seconds(world))
+    world.network.slow_ms.pop(way, None)
+
+
+async def disk_full(world: World) -> None:
+    one = _any_up(world)
+    if one is None:
+        return
+    world.tell(f"the disk of {one.name} is full")
+    fs = one.fs
+    fs.is_full = True
+    await passes(_seconds(world, 3))
+    fs.is_full = False
+    world.tell(f"the disk of {one.name} has room")
+
+
+async def clock_jumps(world: World) -> None:
+    one = world.draw.choice(list(world.machines.values()))
+    off_ms = world.draw.choice((-3_000, 5_000, 86_400_000, -86_400_000))
+    world.tell(f"the clock of {one.name} is {off_ms} ms off")
+    one.clock.off_ms = off_ms
+    await passes(_seconds(world))
+    one.clock.off_ms = 0
+    world.tell(f"the clock of {one.name} is right")
+
+
+FAULTS: tuple[tuple[Fault, int], ...] = (
+    (killed, 4), (dies_in_an_operation, 4), (without_power, 2), (emptied, 1), (restarted, 3),
+    (cut_off, 4), (without_ensemble, 2), (ensemble_lost, 1), (answers_lost, 2), (slow, 2),
+    (disk_full, 1), (clock_jumps, 1),
+)  # fmt: skip
+
+
+async def befall(world: World, count: int) -> None:
+    """So many faults, one beginning while others may last."""
+    faults, weights = zip(*FAULTS, strict=True)
+    running: set[asyncio.Task[None]] = set()
+    for _ in range(count):
+        fault = world.draw.choices(faults, weights)[0]
+        task = asyncio.get_running_loop().create_task(fault(world))
+        running.add(task)
+        await passes(_seconds(world, 3))
+    await asyncio.gather(*running)
+    for one in world.machines.values():
+        if not one.is_up:
+            world.tell(f"{one.name} starts")
+            one.start()
