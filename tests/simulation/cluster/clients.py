@@ -96,9 +96,10 @@ async def _send(
 ) -> None:  # fmt: skip
     draw, history = scene.draw, scene.history
     partition = draw.choice(partitions)
-    key = b"k%d" % draw.randrange(6)
+    # Keys that are deleted come to rest after a while: then their tombstones may go.
+    key = b"k%d" % (number // 30 * 4 + draw.randrange(4) if deletes else draw.randrange(6))
     value = f"{name}-{number}".encode().ljust(draw.choice((10, 10, 200)), b".")
-    if deletes and draw.random() < 0.2:
+    if deletes and draw.random() < 0.4:
         value = None  # type: ignore[assignment]
     one = Written(partition, key, value, number, name)
     if value is not None:
