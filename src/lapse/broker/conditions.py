@@ -192,8 +192,15 @@ def look_for_room(fs: Fs, logs: Collection[PartitionLog]) -> None:
         if _has_room(fs, path / PROBE, min(size, PROBE_BYTES_MAX)):
             for log in refusing:
                 log.forget_refusal()
-                log.open_again()
+                _open_again(log)
             logger.info("log directory %s can be written to again", path)
+
+
+def _open_again(log: PartitionLog) -> None:
+    try:
+        log.open_again()
+    except LapseError as e:  # the others go on; it is tried again
+        logger.warning("%s stays offline: %s", log.partition, e)
 
 
 def _has_room(fs: Fs, probe: Path, size: int) -> bool:

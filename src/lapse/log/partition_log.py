@@ -130,7 +130,7 @@ class PartitionLog:
         self.foresee_swap, self.note_files = flusher.foresee_swap, flusher.note_files
         self.replace_segments = replacer.replace_segments
         self.truncate_to, self.restart_at = truncater.truncate_to, truncater.restart_at
-        self.end_after, self.open_again = truncater.end_after, truncater.open_again
+        self.end_after, self._open_again = truncater.end_after, truncater.open_again
         self.adopt_summary, self.see = learner.adopt_summary, learner.see
 
     @staticmethod
@@ -411,6 +411,14 @@ class PartitionLog:
             if clean and core.takes_changes:
                 self._flusher.note_closed()
             core.is_closed = True
+
+    def open_again(self) -> None:
+        """Take changes again where a truncation found no room on its way; else nothing.
+
+        Raises StorageError, CorruptData, MissingData: then it stays offline.
+        """
+        with self.committing:
+            self._open_again()
 
     def learn_of_others(
         self, replicas: tuple[ReplicaFacts, ...], elsewhere: tuple[int, ...] = ()

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from lapse.base.errors import (
     CorruptData,
@@ -38,12 +39,32 @@ from lapse.log.deleter import Deleter
 from lapse.log.loader import LoadedLog, OpenOptions, load
 from lapse.log.lookup import batch_reaching
 from lapse.log.replay import keep_snapshots
-from lapse.log.segment import OFFSET_MAX, SEGMENT_SUFFIXES, ActiveSegment, Segment, segment_path
+from lapse.log.segment import (
+    LOG,
+    OFFSET_MAX,
+    SEGMENT_SUFFIXES,
+    ActiveSegment,
+    Segment,
+    segment_path,
+)
 from lapse.log.start import KeptStart
 from lapse.log.state import LogState
 from lapse.log.summary import FOLDER, summary_path, write_summary
 
 _log = logging.getLogger(__name__)
+
+
+class _Half(NamedTuple):
+    """A truncation that has begun.
+
+    Attributes:
+        segments: one of them is there, whatever of it was done.
+        checked_from: where what is left is read from when it is opened.
+    """
+
+    segments: str
+    checked_from: int
+    log_start: int
 
 
 class Truncater:
@@ -59,7 +80,7 @@ class Truncater:
         self._log, self._appender, self._deleter = log, appender, deleter
         # Producers that have expired meanwhile are dropped by the next look at them.
         self._options = replace(options, clean_shutdown=False, believed_ms=None)
-        self._half: tuple[int, int] | None = None  # opened from where, and the log start
+        self._half: _Half | None = None
 
     def end_after(self, offset: int) -> int:
         """Where the log would end: at `offset`, or at the base offset of a batch that spans it.
@@ -107,14 +128,16 @@ class Truncater:
     def open_again(self) -> None:
         """Take up what a truncation has left that found no room; nothing where there is no such.
 
-        Raises StorageError, CorruptData: then it stays as it is.
+        Raises StorageError, CorruptData, MissingData: then it stays as it is.
         """
         log = self._log
         with self._deleter.start_lock, log.files_lock, log.append_lock:
             if self._half is None or log.is_closed or log.offline_reason is None:
                 return
+            if not any(log.dir.glob(self._half.segments)):  # a log that is opened empty is none
+                raise MissingData(f"{log.dir}: {self._half.segments} is gone")
             self._appender.active.close()
-            self._open_again(*self._half)
+            self._open_again(self._half.checked_from, self._half.log_start)
             self._half = None
             log.come_back()
 
@@ -143,7 +166,7 @@ class Truncater:
         size = holder.size if found is None else found.position
         end = offset if found is None else min(offset, found.base_offset)
         _log.info("%s: truncated from %d to %d", log.partition, state.log_end_offset, end)
-        self._half = holder.base_offset, state.log_start_offset
+        self._half = _Half(holder.path().name, holder.base_offset, state.log_start_offset)
         self._appender.active.write_side_files()  # the append times above all
         self._appender.active.close()
         log.keeper.strike([holder.base_offset, *(s.base_offset for s in above)], end_offset=end)
@@ -180,7 +203,7 @@ class Truncater:
             "%s: emptied; it began at %d, ended at %d, and begins at %d now", log.partition,
             log.state.log_start_offset, log.state.log_end_offset, offset,
         )  # fmt: skip
-        self._half = 0, min(offset, log.state.log_start_offset)
+        self._half = _Half(f"*{LOG}", 0, min(offset, log.state.log_start_offset))
         self._appender.active.close()
         bases = [segment.base_offset for segment in log.state.segments]
         log.keeper.strike(bases, end_offset=offset)

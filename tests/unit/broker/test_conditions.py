@@ -20,6 +20,7 @@ from tests.unit.broker.test_node import get
 HTTP = {"lapse.http.port": "0", "lapse.housekeeping.interval.ms": str(10**9)}
 OK, UNWELL = "HTTP/1.1 200 OK", "HTTP/1.1 503 Service Unavailable"
 HERE = TopicPartition("t", 0)
+SEGMENT = "00000000000000000000.log"
 
 
 async def metric(node: object, line: str) -> float:
@@ -88,6 +89,37 @@ async def test_a_log_that_takes_no_more_changes_is_told(
         assert "t-0: truncating it: nobody knows why (since 20" in body
         assert await metric(node, 'lapse_logs_refusing_writes{reason="log_offline"}') == 1
         assert "t-0 takes no more changes until opened again" in caplog.text
+
+
+async def test_logs_that_were_being_cut_on_a_full_disk_take_changes_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a follower's are; one that cannot be opened again does not hold up the other."""
+    fs = FullFs()
+    async with running_node(tmp_path, HTTP, fs=fs) as node, await connect(node) as c:
+        await create(node, "t", 2)
+        for _ in range(3):
+            await produce(c, "t", (0, batch_of(b"a")), (1, batch_of(b"a")))
+        logs = sorted(node.services.partitions.all(), key=lambda log: log.partition)
+        fs.is_full = True
+        for log in logs:
+            with pytest.raises(KafkaError, match="No space left"):
+                log.truncate_to(1)
+        await asyncio.to_thread(node.services.partitions.look_for_room)
+        assert all(log.offline_reason for log in logs)
+        assert (await get(node, "/health"))[0] == UNWELL
+        fs.is_full = False
+        kept = (tmp_path / "t-0" / SEGMENT).read_bytes()
+        (tmp_path / "t-0" / SEGMENT).unlink()
+        await asyncio.to_thread(node.services.partitions.look_for_room)
+        assert [bool(log.offline_reason) for log in logs] == [True, False]
+        assert "t-0 stays offline: " in caplog.text
+        (tmp_path / "t-0" / SEGMENT).write_bytes(kept)
+        await asyncio.to_thread(node.services.partitions.look_for_room)
+        assert await get(node, "/health") == (OK, "serving\n")
+        assert [log.truncate_to(1) for log in logs] == [1, 1]
+        for answer in await produce(c, "t", (0, batch_of(b"b")), (1, batch_of(b"b"))):
+            assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 1)
 
 
 async def test_logs_that_could_not_be_opened_are_told(tmp_path: Path) -> None:
