@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from itertools import permutations
 
+from lapse.log.segment import LOG
 from tests.simulation.cluster.loop import passes
 from tests.simulation.cluster.machine import ENSEMBLE
 from tests.simulation.cluster.network import OUTSIDE, Way
@@ -14,6 +15,7 @@ from tests.simulation.cluster.world import SESSION_MS, Machine, World
 
 Fault = Callable[[World], Awaitable[None]]
 
+PATIENCE_S = 20.0  # of a person
 OFF_S_MAX = 6.0  # longer than a session may be silent, and than a replica may lag
 
 
@@ -84,9 +86,42 @@ async def emptied(world: World) -> None:
 async def _emptied(world: World, one: Machine) -> None:
     world.tell(f"{one.name} gets an empty disk")
     one.kill(power=True)
+    _empty(one)
+    await _off(world, one)
+
+
+def _empty(one: Machine) -> None:
     shutil.rmtree(one.path)
     one.path.mkdir()
-    await _off(world, one)
+
+
+async def damaged(world: World) -> None:
+    """One bit of a file that is not records; where its broker gives up, the disk is replaced."""
+    one = _any_up(world)
+    if one is None or not world.is_whole() or world.nobody_stops:
+        return
+    world.nobody_stops = True
+    try:
+        one.kill()
+        files = sorted(p for p in one.path.rglob("*") if p.is_file() and p.suffix != LOG)
+        path = world.draw.choice([p for p in files if p.stat().st_size])
+        data = bytearray(path.read_bytes())
+        at = world.draw.randrange(len(data) * 8)
+        data[at // 8] ^= 1 << at % 8
+        path.write_bytes(data)
+        world.tell(f"{one.name}: bit {at} of {path.relative_to(one.path)} is another one")
+        one.start()
+        end = world.loop.time() + PATIENCE_S
+        while world.loop.time() < end and not world.is_whole():
+            await passes(0.1)
+        if not world.is_whole() and world.holds_all_but(one):
+            world.tell(f"{one.name} gets an empty disk")
+            one.kill()
+            _empty(one)
+            one.start()
+        await passes(SESSION_MS / 1000)
+    finally:
+        world.nobody_stops = False
 
 
 async def restarted(world: World) -> None:
@@ -191,7 +226,7 @@ async def clock_jumps(world: World) -> None:
 FAULTS: tuple[tuple[Fault, int], ...] = (
     (killed, 4), (dies_in_an_operation, 4), (without_power, 2), (emptied, 1), (restarted, 3),
     (cut_off, 4), (without_ensemble, 2), (ensemble_lost, 1), (answers_lost, 2), (slow, 2),
-    (disk_full, 1), (clock_jumps, 1),
+    (disk_full, 1), (clock_jumps, 1), (damaged, 1),
 )  # fmt: skip
 
 

@@ -226,6 +226,11 @@ class World:
         states = [state for topic in self.topics().values() for state in topic.states]
         return all(set(state.isr) == set(state.replicas) and state.leader >= 0 for state in states)
 
+    def holds_all_but(self, one: Machine) -> bool:
+        """Whether everything is led by others, and by no others wanted."""
+        states = [state for topic in self.topics().values() for state in topic.states]
+        return all(state.leader >= 0 and set(state.isr) - {one.number} for state in states)
+
     def shown(self) -> str:
         """Who is there, and what is not in sync, for people."""
         lines = [
