@@ -121,8 +121,13 @@ def stopped(state: PartitionState, broker: int, end: LogEnd) -> PartitionState |
     others = [b for b in state.isr if b != broker]
     if len(others) != 1:
         return None
-    after = replace(state, left_with=(*_without(state.left_with, broker), LeftWith(broker, end)))
+    after = left_with(state, broker, end)
     return None if after == state else after
+
+
+def left_with(state: PartitionState, broker: int, end: LogEnd) -> PartitionState:
+    """The state that says how far a broker's log went when it left the in-sync replicas."""
+    return replace(state, left_with=(*_without(state.left_with, broker), LeftWith(broker, end)))
 
 
 def doubted(state: PartitionState, broker: int, end: LogEnd) -> PartitionState | None:

@@ -164,9 +164,6 @@ class Session(MemoryTree):
         self.answers_lost: Callable[[], float] = lambda: 0.0
         self._is_given_up = False
 
-    def _own(self, callback: Callable[[], None]) -> Callable[[], None]:
-        return _Own(self, callback)
-
     def commit(self, steps: Sequence[Step]) -> None:
         """An answer that gets lost: it was done, or not."""
         lost = self._loop.draw.random() < self.answers_lost()
@@ -177,10 +174,10 @@ class Session(MemoryTree):
             raise Unreachable("no answer")
 
     def watch(self, paths: Sequence[str], callback: Callable[[], None]) -> None:
-        super().watch(paths, self._own(callback))
+        super().watch(paths, _Own(self, callback))
 
     def when_session_ends(self, callback: Callable[[], None]) -> None:
-        super().when_session_ends(self._own(callback))
+        super().when_session_ends(_Own(self, callback))
 
     def cut(self) -> None:
         """The network to the ensemble is held up."""

@@ -10,7 +10,7 @@ import functools
 import gc
 import random
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,6 @@ class Machine:
         self.starting: Node | None = None
         self.node: Node | None = None
         self.session: Session | None = None
-        self.settings: dict[str, str] = {}
         self._is_cut_off = False  # from the ensemble
 
     @property
@@ -88,7 +87,7 @@ class Machine:
     async def _run(self, process: Process) -> None:
         config = broker_config(
             {
-                **SETTINGS, **self.world.settings, **self.settings,
+                **SETTINGS,
                 "node.id": str(self.number),
                 "log.dirs": str(self.path),
                 "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
@@ -177,12 +176,11 @@ def _ports() -> tuple[int, ...]:
 class World:
     """Machines, network and ensemble under one seed."""
 
-    def __init__(self, path: Path, seed: int, settings: Mapping[str, str] | None = None) -> None:
-        self.path, self.seed = path, seed
+    def __init__(self, path: Path, seed: int) -> None:
+        self.path = path
         self.draw = random.Random(seed)
         self.loop = NetworkedLoop(self.draw)
         self.loop.network = self.network = Network(self.draw)
-        self.settings = dict(settings or {})
         self.clock = MachineClock(self.loop)  # the clients'
         self.ensemble = MemoryEnsemble()
         self.answers_lost = 0.0  # how often the ensemble's answer to a commit gets lost

@@ -35,9 +35,15 @@ from lapse.broker.replicas.peers import Peers
 from lapse.broker.replicas.returning import ReplicaStore, Returning
 from lapse.coordination.records import transactions
 from lapse.log.partition_log import PartitionLog
-from lapse.metadata.election import resigned
+from lapse.metadata.election import left_with, resigned
 from lapse.metadata.image import Image, Topic
-from lapse.metadata.partition_states import NO_LEADER, PartitionState, StateChange, with_isr
+from lapse.metadata.partition_states import (
+    NO_LEADER,
+    LogEnd,
+    PartitionState,
+    StateChange,
+    with_isr,
+)
 from lapse.metadata.tree import Conflict
 from lapse.replication import log_start
 from lapse.replication.leader import LeaderReplicas
@@ -388,6 +394,10 @@ class Replicas:
         after = resigned(state, self._me, lost_nothing=False)
         if after is None or after.isr == state.isr:
             return False
+        leading = self._leading.get(tp)
+        if leading is not None:  # the others may have less, and be dead already
+            end = LogEnd(leading.log.latest_epoch, leading.log.log_end_offset)
+            after = left_with(after, self._me, end)
         logger.warning("%s %s: another broker is to lead it", tp, why)
         self._begin(self._store_soon(StateChange(topic.topic_id, tp.partition, after)))
         return True
