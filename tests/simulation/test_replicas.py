@@ -33,11 +33,10 @@ from lapse.metadata.partition_states import (
     with_isr,
 )
 from lapse.metadata.reassignment import Wish, completed, left, reassigned
-from lapse.records.batch import scan_prefix
 from lapse.replication import follower, log_start
 from lapse.replication.leader import LeaderReplicas
 from tests.conftest import SCALE
-from tests.support.log.logs import append, batch, config, env
+from tests.support.log.logs import append, batch, bytes_between, config, env
 
 TP = TopicPartition("t", 0)
 IDS = (1, 2, 3, 4)
@@ -57,18 +56,6 @@ class Replica:
     leading: LeaderReplicas | None = None
     is_up: bool = True
     begun: PartitionState | None = None  # by which state it follows
-
-    def end_bytes(self, end_offset: int, first: int) -> bytes:
-        """Its log from one offset to another."""
-        parts, offset = [], first
-        while offset < min(end_offset, self.log.log_end_offset):
-            data = self.log.read(offset, 1 << 20, end_offset).read()
-            if not data:
-                break
-            parts.append(data)
-            rows, _, _ = scan_prefix(data)
-            offset = int(rows["last_offset"][-1]) + 1
-        return b"".join(parts)
 
 
 # KIP-32: while clients are old so are the records, which have no room for a leader's epoch.
@@ -404,7 +391,9 @@ class World:
                 data = self.at(self.replicas[n], offset)
                 assert value in data, (f"{value!r} at {offset} is lost at {n}", self.story)
         first = max(self.replicas[n].log.log_start_offset for n in self.stored.isr)
-        below = {self.replicas[n].end_bytes(self.high_watermark, first) for n in self.stored.isr}
+        below = {
+            bytes_between(self.replicas[n].log, first, self.high_watermark) for n in self.stored.isr
+        }
         assert len(below) == 1, ("in-sync replicas differ", self.story)
         for n, one in self.replicas.items():
             if one.leading is not None and one.believed.leader_epoch == self.stored.leader_epoch:
@@ -424,7 +413,9 @@ class World:
                 step()
             logs = [self.replicas[n].log for n in self.stored.replicas]
             first = max(log.log_start_offset for log in logs)
-            ends = {self.replicas[n].end_bytes(1 << 60, first) for n in self.stored.replicas}
+            ends = {
+                bytes_between(self.replicas[n].log, first, 1 << 60) for n in self.stored.replicas
+            }
             is_whole = set(self.stored.isr) == set(self.stored.replicas)
             if self.stored.leader != NO_LEADER:  # a deletion that nobody acknowledged may stay
                 led = self.replicas[self.stored.leader].log.log_start_offset

@@ -12,7 +12,8 @@ from __future__ import annotations
 import errno
 from enum import IntEnum
 
-_LACKS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+# What the system may have again: room on a disk, descriptors, memory.
+LACKS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class ErrorCode(IntEnum):
@@ -184,9 +185,9 @@ def os_error(error: BaseException | None) -> OSError | None:
 
 
 def is_lack(error: BaseException | None) -> bool:
-    """Whether the system lacked what it may have again: room on a disk, descriptors, memory."""
+    """Whether the system lacked something that it may have again (`LACKS`)."""
     of_system = os_error(error)
-    return of_system is not None and of_system.errno in _LACKS
+    return of_system is not None and of_system.errno in LACKS
 
 
 def unreadable(error: OSError, what: object = None) -> StorageError:

@@ -81,6 +81,8 @@ class Logs(Protocol):
 
     def remove_wanted_anew(self, partition: TopicPartition) -> None: ...
 
+    def set_doubted(self, *, is_doubted: bool) -> None: ...
+
     def ends(self) -> Mapping[TopicPartition, LogEnd]: ...
 
 
@@ -148,6 +150,8 @@ class Cluster:
         on this broker's disks.
         """
         self._logs = logs
+        # A start that ends before all know of it may close the logs in order.
+        logs.set_doubted(is_doubted=not logs.were_closed)
         session_ms = self._config.zookeeper_session_timeout_ms
         wait_ms = self._config.zookeeper_connection_timeout_ms or session_ms
         connect = partial(
@@ -240,11 +244,15 @@ class Cluster:
         open: where they were not closed in order, who else is in sync goes before it.
         """
         if not self._logs.were_closed:
-            await asyncio.to_thread(lambda: self.store.doubt(self._logs.ends()))
+            await asyncio.to_thread(self._doubt)
         await asyncio.to_thread(self._joining.announce, listeners)
         with contextlib.suppress(Unreachable, Conflict):  # tried again, for ever
             await self._catch_up()
         self._task = asyncio.create_task(self._follow_for_ever(), name="cluster")
+
+    def _doubt(self) -> None:
+        self.store.doubt(self._logs.ends())
+        self._logs.set_doubted(is_doubted=False)
 
     # --- following ------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ from lapse.log.partition_log import PartitionLog
 from lapse.metadata.image import Topic
 
 SAY_AGAIN_SECONDS = 60.0
-PROBE_BYTES_MAX = 1 << 20
+PROBE_BYTES_MIN, PROBE_BYTES_MAX = 4096, 1 << 20
 PROBE = ".lapse-room"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _OURS = frozenset({DISK_FULL, STORAGE, ErrorCode.UNKNOWN_SERVER_ERROR.name.lower()})
@@ -181,26 +181,27 @@ def free_bytes(directories: Iterable[LogDirectory]) -> dict[str, int]:
 def look_for_room(fs: Fs, logs: Collection[PartitionLog]) -> None:
     """Clear the condition of logs that could not write, and that no producer writes to, by a test.
 
+    Raises LapseError where one of them cannot be opened again, once all others are in order.
     Tests the disk itself, since no figure shows what a quota or a lack of inodes allows.
     """
-    by_directory = defaultdict(list)
+    by_directory, errors = defaultdict(list), list[LapseError]()
     for log in logs:
         if log.refusal is not None and (log.refusal.reopens or not log.refusal.is_final):
             by_directory[log.dir.parent].append(log)
     for path, refusing in by_directory.items():
-        size = max(log.refusal.size for log in refusing if log.refusal is not None)
-        if _has_room(fs, path / PROBE, min(size, PROBE_BYTES_MAX)):
+        sizes = [log.refusal.size for log in refusing if log.refusal is not None]
+        size = min(max(PROBE_BYTES_MIN, *sizes), PROBE_BYTES_MAX)
+        if _has_room(fs, path / PROBE, size):
             for log in refusing:
                 log.forget_refusal()
-                _open_again(log)
-            logger.info("log directory %s can be written to again", path)
-
-
-def _open_again(log: PartitionLog) -> None:
-    try:
-        log.open_again()
-    except LapseError as e:  # the others go on; it is tried again
-        logger.warning("%s stays offline: %s", log.partition, e)
+                try:
+                    log.open_again()
+                except LapseError as e:
+                    errors.append(e)
+            if any(log.refusal is None for log in refusing):
+                logger.info("log directory %s can be written to again", path)
+    if errors:
+        raise errors[0]
 
 
 def _has_room(fs: Fs, probe: Path, size: int) -> bool:

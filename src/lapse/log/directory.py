@@ -34,6 +34,7 @@ from msgspec import structs
 
 from lapse.base.config import DAY_MS, TopicConfig
 from lapse.base.errors import (
+    LACKS,
     CorruptData,
     ErrorCode,
     KafkaError,
@@ -69,9 +70,7 @@ else:
 _LOCKED_BY_ANOTHER = frozenset({errno.EACCES, errno.EAGAIN})
 
 # A full disk can be read from and emptied, and the other errors are of our process, not of a disk.
-_NOT_OF_THE_DISK = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EBADF}
-)
+_NOT_OF_THE_DISK = LACKS | {errno.EBADF}
 _NAMES = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 
 _owned: set[Path] = set()
@@ -88,6 +87,8 @@ class LogDirectory:
         logs: the open logs.
         cleaner_offsets: first dirty offsets as checkpointed, hosted or not.
         era: which manifests count (`roster`).
+        is_doubted: it may lack what other brokers have, and they do not know that yet: it is not
+            left as one that was closed in order.
     """
 
     def __init__(self, path: Path, real: Path, env: LogEnv, lock: AppendFile) -> None:
@@ -101,7 +102,7 @@ class LogDirectory:
         self._doomed: dict[Path, tuple[int, int]] = {}  # since when, until when
         self._new: set[TopicPartition] = set()
         epoch = checkpoints.read_clean_shutdown(path)
-        self.was_clean = epoch is not None
+        self.was_clean, self.is_doubted = epoch is not None, False
         self._broker_epoch = -1 if epoch is None else epoch
         self._recovery_points = self._read(checkpoints.RECOVERY_POINT)
         self._log_starts = self._read(checkpoints.LOG_START)
@@ -518,7 +519,7 @@ class LogDirectory:
             self._env.fs.sync_all([*there, *(path.parent for path in there)])
 
     def _all_trusted(self) -> bool:
-        if any(log.offline_reason is not None for log in self.logs.values()):
+        if self.is_doubted or any(log.offline_reason is not None for log in self.logs.values()):
             return False
         return self.was_clean or set(self.partitions()) <= set(self.logs)
 

@@ -141,7 +141,7 @@ def doubted(state: PartitionState, broker: int, end: LogEnd) -> PartitionState |
     if broker not in state.isr and known == state.left_with:
         return None  # it lacks something anyway
     others = tuple(b for b in state.isr if b != broker)
-    after = replace(state, left_with=(*known, LeftWith(broker, end)))
+    after = left_with(state, broker, end)
     if others:
         after = with_isr(after, others)
     elif (most := _with_most(after, broker)) != broker:

@@ -12,6 +12,7 @@ from lapse.kernels.layout import CONTROL
 from lapse.log.partition_log import PartitionLog
 from lapse.records.batch import records_of, scan_prefix
 from tests.simulation.cluster.history import Broken, History
+from tests.support.log.logs import bytes_between
 
 Records = dict[int, tuple[bytes, bytes | None]]  # by offset: key, value
 
@@ -102,19 +103,6 @@ def check_transactions(history: History, committed: Mapping[TopicPartition, Reco
 # --- replicas -------------------------------------------------------------------------------------
 
 
-def bytes_of(log: PartitionLog, offset: int) -> bytes:
-    """From there to its high watermark."""
-    parts, end = [], log.high_watermark
-    while offset < min(end, log.log_end_offset):
-        data = log.read(offset, 1 << 20, end).read()
-        if not data:
-            break
-        parts.append(data)
-        rows, _, _ = scan_prefix(data)
-        offset = int(rows["last_offset"][-1]) + 1
-    return b"".join(parts)
-
-
 def records_in(data: bytes, tp: TopicPartition) -> Records:
     found: Records = {}
     for row in scan_prefix(data)[0]:
@@ -136,7 +124,8 @@ def check_replicas(
     if min(starts.values()) < history.deleted[tp]:
         raise Broken(f"{tp}: {starts}, and all before {history.deleted[tp]} was called gone")
     # A deletion that nobody was told of may be undone by an election, as in Kafka.
-    contents = {n: bytes_of(log, max(starts.values())) for n, log in logs.items()}
+    start = max(starts.values())
+    contents = {n: bytes_between(log, start, log.high_watermark) for n, log in logs.items()}
     if not compacted:
         if len(set(contents.values())) > 1:
             raise Broken(f"{tp}: replicas differ: { {n: len(c) for n, c in contents.items()} }")

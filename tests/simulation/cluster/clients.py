@@ -66,16 +66,21 @@ class Scene:
         await passes(self.draw.random() * SLEEP_MS_MAX / 1000)
 
 
-async def write(
-    scene: Scene, name: str, partitions: list[TopicPartition], *, acks: int, deletes: bool
-) -> None:
-    """Send until it is over; a producer that has failed is followed by another one.
+@dataclass(frozen=True)
+class Writer:
+    """Who sends what where; with `deletes` some records are tombstones."""
 
-    With `deletes` some records are tombstones.
-    """
+    name: str
+    partitions: list[TopicPartition]
+    acks: int = -1
+    deletes: bool = False
+
+
+async def write(scene: Scene, writer: Writer) -> None:
+    """Send until it is over; a producer that has failed is followed by another one."""
     config = ProducerConfig(
-        acks=acks, linger_ms=2, request_timeout_ms=REQUEST_MS, delivery_timeout_ms=DELIVERY_MS,
-        enable_idempotence=acks == -1, batch_size=2000,
+        acks=writer.acks, linger_ms=2, batch_size=2000, enable_idempotence=writer.acks == -1,
+        request_timeout_ms=REQUEST_MS, delivery_timeout_ms=DELIVERY_MS,
     )  # fmt: skip
     number = 0
     while not scene.is_over:
@@ -83,31 +88,28 @@ async def write(
             async with Producer(scene.bootstrap, config, clock=scene.clock) as producer:
                 while not scene.is_over:
                     for _ in range(scene.draw.randint(1, 5)):
-                        await _send(scene, producer, name, number, partitions, acks, deletes)
+                        await _send(scene, producer, writer, number)
                         number += 1
                     await scene.pause()
         except LapseError:
             await scene.pause()
 
 
-async def _send(
-    scene: Scene, producer: Producer, name: str, number: int, partitions: list[TopicPartition],
-    acks: int, deletes: bool,
-) -> None:  # fmt: skip
+async def _send(scene: Scene, producer: Producer, writer: Writer, number: int) -> None:
     draw, history = scene.draw, scene.history
-    partition = draw.choice(partitions)
+    partition = draw.choice(writer.partitions)
     # Keys that are deleted come to rest after a while: then their tombstones may go.
-    key = b"k%d" % (number // 30 * 4 + draw.randrange(4) if deletes else draw.randrange(6))
-    value = f"{name}-{number}".encode().ljust(draw.choice((10, 10, 200)), b".")
-    if deletes and draw.random() < 0.4:
-        value = None  # type: ignore[assignment]
-    one = Written(partition, key, value, number, name)
+    key = b"k%d" % (number // 30 * 4 + draw.randrange(4) if writer.deletes else draw.randrange(6))
+    value: bytes | None = f"{writer.name}-{number}".encode().ljust(draw.choice((10, 10, 200)), b".")
+    if writer.deletes and draw.random() < 0.4:
+        value = None
+    one = Written(partition, key, value, number, writer.name)
     if value is not None:
         history.sent[partition, value] = one
     sent = await producer.send(partition.topic, key, value, partition=partition.partition)
 
     def done(future: asyncio.Future[Any]) -> None:
-        if future.cancelled() or future.exception() is not None or acks != -1:
+        if future.cancelled() or future.exception() is not None or writer.acks != -1:
             if value is None:
                 history.unsure.add((partition, key))
             return

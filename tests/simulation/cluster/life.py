@@ -44,7 +44,7 @@ def partitions_of(name: str) -> list[TopicPartition]:
     return [TopicPartition(name, n) for n in range(PARTITIONS[name])]
 
 
-async def _started(world: World) -> None:
+async def started(world: World) -> None:
     for one in world.machines.values():
         one.start()
     await world.until(
@@ -59,15 +59,15 @@ async def _started(world: World) -> None:
 
 async def _live(world: World, history: History) -> None:
     """All that happens to one world."""
-    await _started(world)
+    await started(world)
     draw = random.Random(world.draw.randrange(1 << 60))
     scene = clients.Scene(world.bootstrap, world.clock, history, draw)
     log, trimmed, table = map(partitions_of, ("log", "trimmed", "table"))
     everything = [*log, *trimmed, *table]
     work = [
-        clients.write(scene, "idempotent a", [*log, *trimmed], acks=-1, deletes=False),
-        clients.write(scene, "idempotent t", table, acks=-1, deletes=True),
-        clients.write(scene, "careless", log, acks=1, deletes=False),
+        clients.write(scene, clients.Writer("idempotent a", [*log, *trimmed])),
+        clients.write(scene, clients.Writer("idempotent t", table, deletes=True)),
+        clients.write(scene, clients.Writer("careless", log, acks=1)),
         clients.read(scene, everything, committed=False),
         clients.read(scene, everything, committed=True),
         clients.trim(scene, trimmed[0]),
@@ -102,7 +102,7 @@ async def _judge(world: World, history: History, everything: list[TopicPartition
         for offset, (key, value) in records.items():
             history.was_read(tp, offset, key, value)
     for tp in everything:
-        logs = _logs(world, tp)
+        logs = logs_of(world, tp)
         if tp.topic == "table":
             checks.check_table(history, tp, found[tp])
         else:
@@ -112,7 +112,7 @@ async def _judge(world: World, history: History, everything: list[TopicPartition
     checks.check_transactions(history, committed)
 
 
-def _logs(world: World, tp: TopicPartition) -> dict[int, PartitionLog]:
+def logs_of(world: World, tp: TopicPartition) -> dict[int, PartitionLog]:
     found = {}
     for n, one in world.machines.items():
         assert one.node is not None

@@ -25,7 +25,7 @@ from lapse.log.partition_log import Appended, PartitionLog
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, Segment, empty_indexes
 from lapse.log.summary import Summary, SummaryBuilder
 from lapse.log.swap import NewSegment, Replacement
-from lapse.records.batch import Header, headers_of
+from lapse.records.batch import Header, headers_of, scan_prefix
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.validate import check_produced
 from lapse.testing.clock import ManualClock
@@ -132,6 +132,19 @@ def batches_of(log: PartitionLog) -> dict[int, bytes]:
         for row in rows_of(segment):
             found[row.base_offset] = read_at(files.fileno(), row.position, row.size)
     return found
+
+
+def bytes_between(log: PartitionLog, offset: int, end_offset: int) -> bytes:
+    """Its batches from one offset to another, or to where it ends, as readers get them."""
+    parts = []
+    while offset < min(end_offset, log.log_end_offset):
+        data = log.read(offset, 1 << 20, end_offset).read()
+        if not data:
+            break
+        parts.append(data)
+        rows, _, _ = scan_prefix(data)
+        offset = int(rows["last_offset"][-1]) + 1
+    return b"".join(parts)
 
 
 @dataclass(frozen=True)

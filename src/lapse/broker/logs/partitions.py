@@ -217,6 +217,11 @@ class Partitions:
         """Whether every directory was left in order, so that nothing of it is lost."""
         return not self.offline_directories and all(d.was_clean for d in self.directories)
 
+    def set_doubted(self, *, is_doubted: bool) -> None:
+        """Whether they may lack what others have, who do not know that yet (`LogDirectory`)."""
+        for directory in self.directories:
+            directory.is_doubted = is_doubted
+
     def ends(self) -> Mapping[TopicPartition, LogEnd]:
         """How far each log that is open goes."""
         return {log.partition: LogEnd(log.latest_epoch, log.log_end_offset) for log in self.all()}
