@@ -54,6 +54,10 @@ COMMANDS = {
         "lapse.cli.move_metadata",
         "move a broker's topics, settings and users from its file to ZooKeeper",
     ),
+    "adopt": (
+        "lapse.cli.adopt",
+        "take over a stopped Kafka node's directories: topics, settings, groups, users",
+    ),
     "export": (
         "lapse.cli.export",
         "keep a table of Parquet or Delta files that has what a topic has",

@@ -50,8 +50,8 @@ def refuse_foreign(log_dirs: Sequence[Path], zookeeper_connect: str = "") -> Non
                 f"log.dirs={path}: it holds logs ({names}) and {log_dirs[0]} has no metadata of "
                 f"Lapse that knows them: those of a real Kafka{others}. Nothing was written. "
                 "`lapse plan`, `explain`, `clean` and `verify` work on them as they are; to have "
-                "Lapse serve them, start it on an empty directory and write them there, with "
-                "`lapse copy` for one"
+                "Lapse serve them, stop Kafka and let `lapse adopt` take them over, or start Lapse "
+                "on an empty directory and write them there, with `lapse copy` for one"
             )
 
 

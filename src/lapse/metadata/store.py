@@ -56,6 +56,11 @@ class TopicRecord:
 Entity = tuple[tuple[str, str | None], ...]
 
 
+def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
+    """In the one order that entities are known by."""
+    return tuple(sorted(parts, key=lambda part: (part[0], part[1] or "")))
+
+
 class MetadataStore(Protocol):
     """Durable metadata of a cluster."""
 

@@ -226,8 +226,12 @@ class _Decoder:
             self.out.line(f'raise Lie("{path}: {words}")')
 
     def element(self, element: WireType[Any], path: str, depth: int) -> None:
-        """Read one string of an array of strings into the local `item`."""
-        assert isinstance(element, String), "no served message has arrays of anything else"
+        """Read one of an array of strings or ids into the local `item`."""
+        if isinstance(element, Uuid):
+            self.run.append(("item", "16s"))
+            self.flush()
+            return
+        assert isinstance(element, String), "no message has arrays of anything else"
         if self.flexible:
             self.compact_length()
         else:

@@ -210,8 +210,12 @@ class _Encoder:
             with out.block(f"for m{depth + 1} in {items}:"):
                 self.struct(struct_spec(element.struct), depth + 1, f"{path}.")
                 self.flush()
+        elif isinstance(element, Uuid):
+            with out.block(f"for item in {items}:"):
+                self.run.append(("item.bytes", "16s"))
+                self.flush()
         else:
-            assert isinstance(element, String), "no served message has arrays of anything else"
+            assert isinstance(element, String), "no message has arrays of anything else"
             with out.block(f"for item in {items}:"):
                 out.line("data = item.encode()")
                 out.line("n = len(data)")

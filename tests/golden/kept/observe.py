@@ -37,7 +37,7 @@ SET_BY_PEOPLE = {  # where a setting comes from that is not the broker's own
 }
 
 
-def observe(bootstrap: str, groups: Iterable[str]) -> dict[str, Any]:
+def observe(bootstrap: str, groups: Iterable[str], broker: str = "0") -> dict[str, Any]:
     """Everything of `bootstrap` that must be the same after an upgrade."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     topics = admin.list_topics(timeout=SECONDS).topics
@@ -53,7 +53,7 @@ def observe(bootstrap: str, groups: Iterable[str]) -> dict[str, Any]:
             for name, topic in sorted(topics.items())
             if not name.startswith("__")  # what they hold is seen as groups and transactions
         },
-        "broker": _settings(admin, ConfigResource(ResourceType.BROKER, "0")),
+        "broker": _settings(admin, ConfigResource(ResourceType.BROKER, broker)),
         "groups": {group: _offsets(admin, group) for group in groups},
         "acls": _acls(admin),
         "users": _users(admin),

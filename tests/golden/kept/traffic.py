@@ -38,6 +38,7 @@ BROKER = {  # nothing may go only because an archive is old
     "transaction.state.log.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "0",
 }
+FLAGS = "lapse.tombstone.values.enable"
 _ALL = {"retention.ms": "-1", "internal.segment.bytes": "8192", "segment.index.bytes": "4096"}
 _COMPACT = {
     **_ALL,
@@ -46,7 +47,7 @@ _COMPACT = {
     "min.cleanable.dirty.ratio": "0.0",
 }
 TOPICS: Mapping[str, Mapping[str, str]] = {
-    "customers": {**_COMPACT, "lapse.tombstone.values.enable": "true"},
+    "customers": {**_COMPACT, FLAGS: "true"},
     "clicks": {**_COMPACT, "cleanup.policy": "compact,delete", "compression.type": "zstd"},
     "orders": {**_ALL, "message.timestamp.type": "LogAppendTime"},
     "payments": _ALL,
@@ -61,17 +62,19 @@ OPEN = "open"
 TIME_MS = 1_790_000_000_000
 
 
-def lay_out(bootstrap: str) -> None:
+def lay_out(
+    bootstrap: str, topics: Mapping[str, Mapping[str, str]] = TOPICS, broker: str = "0"
+) -> None:
     """Topics, settings, rights and users."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     new = [
         NewTopic(name, PARTITIONS.get(name, 1), config=dict(settings))
-        for name, settings in TOPICS.items()
+        for name, settings in topics.items()
     ]
     _wait(admin.create_topics(new))
     later = ConfigResource(ResourceType.TOPIC, "orders")
     later.add_incremental_config(_set("max.message.bytes", "2000000"))
-    default = ConfigResource(ResourceType.BROKER, "0")
+    default = ConfigResource(ResourceType.BROKER, broker)
     default.add_incremental_config(_set("log.cleaner.delete.retention.ms", "7200000"))
     _wait(admin.incremental_alter_configs([later, default]))
     for operation in (AclOperation.READ, AclOperation.WRITE):
@@ -86,11 +89,12 @@ def lay_out(bootstrap: str) -> None:
     _wait(admin.alter_user_scram_credentials([wanted]))
 
 
-def write(bootstrap: str, turn: int) -> None:
+def write(bootstrap: str, turn: int, topics: Mapping[str, Mapping[str, str]] = TOPICS) -> None:
     """Some records to every topic; what an earlier turn wrote to compacted ones is superseded."""
-    for name in TOPICS:
+    for name in topics:
         _send(bootstrap, name, turn)
-    asyncio.run(_flagged(bootstrap, turn))
+    if any(FLAGS in settings for settings in topics.values()):
+        asyncio.run(_flagged(bootstrap, turn))
     _transactions(bootstrap, turn)
     _commit_offsets(bootstrap, turn)
 

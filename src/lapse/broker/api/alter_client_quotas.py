@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.broker.limits.client_quotas import Ops
-from lapse.broker.limits.quotas import entity_of
 from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint, always
-from lapse.metadata.store import Entity
+from lapse.metadata.store import Entity, entity_of
 from lapse.security.acls import Operation
 from lapse.wire.schema.alter_client_quotas import (
     ALTER_CLIENT_QUOTAS,

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -45,11 +45,6 @@ CLIENT_KEYS = frozenset(
 ADDRESS_KEYS = frozenset({CONNECTION_CREATION_RATE})
 
 _SWEEP_MIN = 1024
-
-
-def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
-    """In the one order that entities are known by."""
-    return tuple(sorted(parts, key=lambda part: (part[0], part[1] or "")))
 
 
 @dataclass(frozen=True, slots=True)

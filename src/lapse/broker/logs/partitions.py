@@ -36,7 +36,7 @@ from lapse.log.directory import LogDirectory, disk_failed
 from lapse.log.env import LogEnv
 from lapse.log.epochs import NO_EPOCH
 from lapse.log.partition_log import PartitionLog
-from lapse.metadata.image import Image, Topic
+from lapse.metadata.image import METADATA_LOG, Image, Topic
 from lapse.metadata.partition_states import LogEnd, PartitionState
 
 logger = logging.getLogger(__name__)
@@ -337,7 +337,7 @@ class Partitions:
 
         def warn_of_strangers(directory: LogDirectory) -> None:
             for partition in directory.partitions():
-                if partition not in known:
+                if partition not in known and partition.topic != METADATA_LOG:
                     path = directory.path / str(partition)
                     logger.warning("%s: no such partition in the metadata; left alone", path)
 

@@ -17,9 +17,9 @@ from lapse.broker.limits.quotas import (
     Rate,
     TokenBucket,
     Windows,
-    entity_of,
     throttle_ms,
 )
+from lapse.metadata.store import entity_of
 
 KEY = PRODUCER_BYTE_RATE
 
