@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from lapse.base.ids import TopicPartition
-from lapse.client.producer import Producer
+from lapse.client.cluster import Cluster, parse_bootstrap
+from lapse.client.deletion import delete_records_before
+from lapse.client.producer import Producer, ProducerConfig
 from tests.conftest import SCALE
 from tests.simulation.cluster.life import live, logs_of, started
 from tests.simulation.cluster.world import World
@@ -49,6 +51,49 @@ def test_who_could_not_begin_after_a_power_cut_is_doubted_the_next_time_too(
         await world.until(world.is_whole, 90, "all are in sync again")
         for log in logs_of(world, tp).values():
             assert log.log_end_offset == 50
+
+    try:
+        world.run(story)
+    finally:
+        world.close()
+
+
+async def send(world: World, bootstrap: str, records: int, acks: int) -> None:
+    config = ProducerConfig(acks=acks, enable_idempotence=False, delivery_timeout_ms=30_000)
+    async with Producer(bootstrap, config, clock=world.clock) as producer:
+        for n in range(records):
+            await (await producer.send("trimmed", b"k", b"%d" % n, partition=0))
+
+
+def test_who_had_records_of_its_own_hears_what_was_deleted_though_nobody_writes_any_more(
+    tmp_path: Path,
+) -> None:
+    """Its leader's first answer says where they part, and no more is taken of it."""
+    world = World(tmp_path, 3)
+    tp = TopicPartition("trimmed", 0)
+
+    async def story() -> None:
+        await started(world)
+        await world.until(world.is_whole, 30, "all are in sync")
+        await send(world, world.bootstrap, 4, acks=-1)
+        old = world.machines[world.topics()["trimmed"].states[0].leader]
+        others = [one for one in world.machines.values() if one is not old]
+        ways = {(old.name, one.name) for one in others}
+        world.network.hold(ways | {way[::-1] for way in ways})
+        old.set_cut_off(is_cut_off=True)
+        await send(world, f"127.0.0.1:{old.port}", 2, acks=1)
+        await world.until(
+            lambda: world.topics()["trimmed"].states[0].leader not in {-1, old.number}, 30, "led"
+        )
+        bootstrap = ",".join(f"127.0.0.1:{one.port}" for one in others)
+        async with Cluster(parse_bootstrap(bootstrap)) as cluster:
+            [deleted] = (await delete_records_before(cluster, {tp: 3}, 30_000)).values()
+            assert (deleted.error, deleted.low_watermark) == (None, 3)
+        old.set_cut_off(is_cut_off=False)
+        world.network.free()
+        await world.until(world.is_whole, 60, "all are in sync again")
+        found = [(log.log_start_offset, log.log_end_offset) for log in logs_of(world, tp).values()]
+        assert found == [(3, 4)] * 3
 
     try:
         world.run(story)

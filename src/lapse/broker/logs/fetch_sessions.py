@@ -64,16 +64,16 @@ class _Cached:
 
     def has_news(self, data: PartitionData) -> bool:
         """Whether the response must contain `data`; notes its bounds as known to the client."""
+        is_refused = data.error_code != ErrorCode.NONE or data.diverging_epoch.epoch >= 0
         is_news = (
-            bool(data.records)
+            is_refused
+            or bool(data.records)
             or self.high_watermark != data.high_watermark
             or self.log_start_offset != data.log_start_offset
-            or data.error_code != ErrorCode.NONE
             or data.preferred_read_replica >= 0
-            or data.diverging_epoch.epoch >= 0
         )
-        # After an error -1, so that the partition is sent again when the error is over.
-        self.high_watermark = -1 if data.error_code else data.high_watermark
+        # Who gets an error, or cuts its log back first, takes no bounds: they are sent again.
+        self.high_watermark = -1 if is_refused else data.high_watermark
         self.log_start_offset = data.log_start_offset
         return is_news
 

@@ -267,6 +267,16 @@ def test_a_partition_is_told_of_when_its_error_is_over() -> None:
     assert returned(go_on(kept, asking(first, 5))) == [("a", 0)]
 
 
+def test_a_follower_that_cuts_its_log_back_is_told_of_the_bounds_afterwards() -> None:
+    """Unlike Kafka: it takes nothing of the answer that says where its log and ours part."""
+    kept = sessions()
+    parts = {"diverging_epoch": EpochEndOffset(epoch=1, end_offset=5), "log_start_offset": 3}
+    first = made(kept, ("a", 0), ("b", 0))
+    assert returned(go_on(kept, asking(first, 1), a0=parts)) == [("a", 0)]
+    assert returned(go_on(kept, asking(first, 2), a0={"log_start_offset": 3})) == [("a", 0)]
+    assert returned(go_on(kept, asking(first, 3), a0={"log_start_offset": 3})) == []
+
+
 def test_who_gave_records_comes_last_next_time() -> None:
     kept = sessions()
     first = made(kept, ("a", 0), ("a", 1), ("b", 0))
