@@ -42,10 +42,11 @@ from lapse.lifecycle.round.plan import make_plan
 from lapse.lifecycle.round.run import receipts_of
 from lapse.lifecycle.round.summarise import requests_of, summarise
 from lapse.log import checkpoints
-from lapse.log.directory import LOCK, LogDirectory
+from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.log.export import copy_logs, export_logs
 from lapse.log.incomplete import INCOMPLETE
+from lapse.log.lock import LOCK
 from lapse.log.partition_log import PartitionLog
 from lapse.log.upgrade import upgrade
 from lapse.records.builder import NewRecord, build_batch

@@ -11,9 +11,10 @@ from lapse.base.errors import StorageError
 from lapse.base.fs import Fs, RealFs
 from lapse.lifecycle.owner.recovery import finish_rounds
 from lapse.log import checkpoints
-from lapse.log.directory import LOCK, LogDirectory
+from lapse.log.directory import LogDirectory
 from lapse.log.export import copy_logs
 from lapse.log.incomplete import INCOMPLETE
+from lapse.log.lock import LOCK
 from lapse.log.roster import ROSTER
 from lapse.log.upgrade import old_segments, upgrade
 from lapse.testing.crash_fs import Crashed, CrashFs

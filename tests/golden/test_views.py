@@ -10,7 +10,7 @@ import pytest
 from lapse.base.ids import TopicPartition
 from lapse.kernels.layout import CONTROL
 from lapse.log.checkpoints import LOG_START, read_offsets
-from lapse.log.directory import list_partitions
+from lapse.log.folders import list_partitions
 from lapse.records.batch import Record, records_of, scan_prefix
 from lapse.spark.views.spec import KEYS, LEDGER, PLAN, SEGMENTS
 from tests.support.spark.views.fleet import rows

@@ -64,6 +64,7 @@ NEEDS: Mapping[str, Sequence[tuple[Right, ...]]] = {
     "DescribeConfigs": [((O.DESCRIBE_CONFIGS, R.TOPIC),), ((O.DESCRIBE_CONFIGS, R.CLUSTER),)],
     "AlterConfigs": [((O.ALTER_CONFIGS, R.TOPIC), (O.ALTER_CONFIGS, R.CLUSTER))],
     "IncrementalAlterConfigs": [((O.ALTER_CONFIGS, R.TOPIC), (O.ALTER_CONFIGS, R.CLUSTER))],
+    "AlterReplicaLogDirs": [((O.ALTER, R.CLUSTER),)],
     "DescribeLogDirs": [((O.DESCRIBE, R.CLUSTER),)],
     "CreatePartitions": [((O.ALTER, R.TOPIC),)],
     "DeleteGroups": [((O.DELETE, R.GROUP),)],

@@ -56,6 +56,7 @@ from lapse.broker.logs.disk import THREADS, DiskThreads
 from lapse.broker.logs.fetch_sessions import FetchSessions
 from lapse.broker.logs.housekeeping import Housekeeping
 from lapse.broker.logs.members import Members
+from lapse.broker.logs.moves import Moves
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.purgatory import Purgatory
 from lapse.broker.logs.rereading import Rereading
@@ -210,6 +211,9 @@ class Node:
         self._watch_directories(partitions, purgatory)
         # Again: when stopping, work under way ends before the store and the logs are closed.
         self._running.push_async_callback(disk.close)
+        moves = Moves(partitions, disk, self._env)
+        self._running.push_async_callback(moves.close)
+        moves.start(partitions.cut_short)
         parts = Parts(partitions, disk, self._env.clock, purgatory, replicas)
         groups = GroupCoordinator(topics, parts, settings_of(self._config))
         self._running.push_async_callback(groups.close)
@@ -220,13 +224,7 @@ class Node:
         )  # fmt: skip
         self._running.push_async_callback(transactions.close)
         transactions.start()
-        windows = Windows(
-            self._config.quota_window_num, self._config.quota_window_size_seconds * 1000
-        )
-        mutations = Windows(
-            self._config.controller_quota_window_num,
-            self._config.controller_quota_window_size_seconds * 1000,
-        )
+        windows, mutations = self._quota_windows()
         quotas = ClientQuotas(store, disk, self._env.clock, Quotas(windows, mutations))
         await quotas.load()
         access = Access(store, disk, self._config.security)
@@ -236,7 +234,7 @@ class Node:
             await disk.run(entrance, self._config, listener, access) for listener in self._listeners
         ]
         return Services(
-            self._config, self._env.clock, disk, topics, partitions, purgatory, replicas,
+            self._config, self._env.clock, disk, topics, partitions, moves, purgatory, replicas,
             transactions, counters, groups, quotas, access,
             self._by_address, LogLines(),
             ConnectionRates(windows, quotas.connection_rate, lambda: topics.settings),
@@ -250,6 +248,17 @@ class Node:
             tuple(entrances), LoginAttempts(self._config.security.login_failures_per_minute),
             ADVERTISED,
         )  # fmt: skip
+
+    def _quota_windows(self) -> tuple[Windows, Windows]:
+        """Of clients' rates, and of changes of topics."""
+        config = self._config
+        return (
+            Windows(config.quota_window_num, config.quota_window_size_seconds * 1000),
+            Windows(
+                config.controller_quota_window_num,
+                config.controller_quota_window_size_seconds * 1000,
+            ),
+        )
 
     async def _open_store(self, disk: DiskThreads, partitions: Partitions) -> MetadataStore:
         """Where the metadata is."""

@@ -32,10 +32,12 @@ from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import show_table
 from lapse.lifecycle.owner.recovery import finish_rounds
-from lapse.log.directory import LOCK, LogDirectory, list_partitions, lock_file, lock_holder
+from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.log.export import Exported, copy_logs, export_logs, require_free
+from lapse.log.folders import list_partitions
 from lapse.log.incomplete import TO_KAFKA, TO_V2, refuse_incomplete
+from lapse.log.lock import LOCK, lock_file, lock_holder
 from lapse.log.upgrade import upgrade
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
 

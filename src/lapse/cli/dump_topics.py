@@ -30,7 +30,7 @@ from lapse.coordination.records.transactions import (
     fold_transactions,
 )
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
-from lapse.log.directory import list_partitions
+from lapse.log.folders import list_partitions
 from lapse.records.control import control_type
 from lapse.wire.declaration import struct_spec
 from lapse.wire.errors import MalformedMessage

@@ -22,7 +22,7 @@ from lapse.base.fs import RealFs
 from lapse.cli import options
 from lapse.cli.output import show_table
 from lapse.log.checkpoints import read_meta
-from lapse.log.directory import LOCK, lock_file
+from lapse.log.lock import LOCK, lock_file
 from lapse.metadata.membership import was_joined
 from lapse.metadata.move import Counts, copy_metadata, differing
 from lapse.metadata.sqlite import STORE, SqliteStore

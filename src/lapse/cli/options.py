@@ -13,7 +13,7 @@ from lapse.base.setting import LONG_MAX
 from lapse.cli.remote import client_properties
 from lapse.cli.served_policies import ask_broker
 from lapse.client.login import login
-from lapse.log.directory import list_partitions
+from lapse.log.folders import list_partitions
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
 from lapse.metadata.policies import Policies, look_for_policies
 

@@ -22,7 +22,7 @@ from lapse.base.fs import Fs
 from lapse.cli.children import USAGE, start, stop, stop_by_signal
 from lapse.cli.up_settings import HTTP_PORT, KAFKA_PORT, SETTINGS
 from lapse.cli.zookeeper_server import ZooKeeperServer, free_port
-from lapse.log.directory import LOCK, lock_file
+from lapse.log.lock import LOCK, lock_file
 
 logger = logging.getLogger(__name__)
 

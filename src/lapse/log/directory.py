@@ -19,15 +19,13 @@ from errors of one file or of this process.
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import fcntl
 import logging
 import os
-import struct
-import sys
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from msgspec import structs
@@ -39,17 +37,18 @@ from lapse.base.errors import (
     ErrorCode,
     KafkaError,
     LapseError,
-    LockHeld,
     MissingData,
     StorageError,
 )
-from lapse.base.fs import AppendFile, Fs, storage_errors
+from lapse.base.fs import AppendFile, storage_errors
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.base.times import after_ms
 from lapse.log import checkpoints
 from lapse.log.env import LogEnv
+from lapse.log.folders import DELETED, NAME_BYTES_MAX, folder_name, list_partitions
 from lapse.log.holes import lost
 from lapse.log.incomplete import refuse_incomplete
+from lapse.log.lock import LOCK, disown, own
 from lapse.log.manifest import manifest_path
 from lapse.log.others import read_others
 from lapse.log.partition_log import PartitionLog
@@ -57,24 +56,10 @@ from lapse.log.roster import Expected, FileStamp, Roster, read_roster, write_ros
 from lapse.log.segment import LOG
 from lapse.log.swap import SWAP
 
-LOCK = ".lock"
-DELETE_SUFFIX = "-delete"
-_NAME_BYTES_MAX = 255
-
-# struct flock: its format, a query for the holder of any part of a file, the index of l_pid.
-if sys.platform == "darwin":
-    _FLOCK, _QUERY, _L_PID = struct.Struct("qqihh"), (0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET), 2
-else:
-    _FLOCK, _QUERY, _L_PID = struct.Struct("hhqqi4x"), (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0), 4
-
-_LOCKED_BY_ANOTHER = frozenset({errno.EACCES, errno.EAGAIN})
-
 # A full disk can be read from and emptied, and the other errors are of our process, not of a disk.
 _NOT_OF_THE_DISK = LACKS | {errno.EBADF}
 _NAMES = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 
-_owned: set[Path] = set()
-_owning = threading.Lock()
 _log = logging.getLogger(__name__)
 
 
@@ -139,17 +124,13 @@ class LogDirectory:
         env.fs.make_dir(path)
         with storage_errors(path, "reading"):
             real = path.resolve()
-        with _owning:
-            if real in _owned:
-                raise LockHeld(f"{path} is in use by this process ({os.getpid()})")
-            lock = lock_file(path / LOCK, env.fs)
-            _owned.add(real)
+        lock = own(path, real, env.fs)
         try:
             refuse_incomplete(path)
             directory = LogDirectory(path, real, env, lock)
             directory._begin()
         except BaseException:
-            _unlock(real, lock)
+            disown(real, lock)
             raise
         return directory
 
@@ -161,7 +142,7 @@ class LogDirectory:
         self._write_roster()
         with storage_errors(self.path, "reading"):
             for entry in sorted(os.scandir(self.path), key=lambda e: e.name):
-                if entry.is_dir() and entry.name.endswith(DELETE_SUFFIX):
+                if entry.is_dir() and entry.name.endswith(DELETED):
                     self._doomed[Path(entry.path)] = 0, 0
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
@@ -244,7 +225,7 @@ class LogDirectory:
         Raises KafkaError INVALID_TOPIC_EXCEPTION where the name does not fit a directory's.
         """
         partition_dir = self.path / str(partition)
-        if len(str(partition)) > _NAME_BYTES_MAX:
+        if len(str(partition)) > NAME_BYTES_MAX:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition} is too long a name")
         if not self.holds(partition):
             self._drop_checkpoints(partition)  # of an earlier topic with this name
@@ -334,21 +315,45 @@ class LogDirectory:
             for segment in log.segments:
                 segment.pin()
             log.close(clean=False)
+        self.put_away(partition, delay_ms or 0)
+
+    def put_away(self, partition: TopicPartition, delay_ms: int) -> None:
+        """Rename the folder of a log that is open here no more, for `sweep_deleted` to remove."""
         if not self._expected.get(partition, Expected()).fetch_anew:  # noted until it is done
             self.forget(partition)
         source = self.path / str(partition)
         if self.holds(partition):
-            tail = f"-{partition.partition}.{self._env.unique_name()}{DELETE_SUFFIX}"
-            # Kafka cuts the topic's name rather than the part that makes it unique.
-            target = self.path / (partition.topic[: _NAME_BYTES_MAX - len(tail)] + tail)
+            target = self.path / folder_name(partition, self._env.unique_name(), DELETED)
             self._env.fs.rename(source, target)
             self._env.fs.fsync_dir(self.path)
             now_ms = self._env.clock.now_ms()
-            self._doomed[target] = now_ms, after_ms(now_ms, delay_ms or 0)
+            self._doomed[target] = now_ms, after_ms(now_ms, delay_ms)
         self.forget(partition)
         self._drop_checkpoints(partition)
         self._new.discard(partition)
         self.checkpoint()
+
+    def let_go(self, partition: TopicPartition, delay_ms: int) -> None:
+        """Put the folder of a log away that another directory has taken in. Durable."""
+        self.logs.pop(partition)
+        self.put_away(partition, delay_ms)
+
+    def take_in(self, log: PartitionLog) -> None:
+        """Have a log that another directory has; its folder here gets its name after this.
+
+        What is checkpointed of it is durable when this returns.
+        """
+        with self._checkpointing:
+            self.logs[log.partition] = log
+            for known, name, offset in (
+                (self._high_watermarks, checkpoints.HIGH_WATERMARK, log.high_watermark),
+                (self.cleaner_offsets, checkpoints.CLEANER, log.cleaner_checkpoint),
+            ):
+                if offset is not None:
+                    known[log.partition] = offset
+                    self._write(name, known)
+            self._recovery_points[log.partition] = log.recovery_point
+            self._write_recovery_points()
 
     def sweep_deleted(self, now_ms: int) -> int:
         """Remove what was deleted and is due: partitions and single files; returns how many.
@@ -425,19 +430,30 @@ class LogDirectory:
 
         Raises KafkaError KAFKA_STORAGE_ERROR, StorageError.
         """
-        with self.logs[partition].committing, self._checkpointing:
-            self._lower_checkpoints(partition, offset)
-            return self.logs[partition].truncate_to(offset)
+        with self._holding(partition) as log:
+            self._lower_checkpoints(log, offset)
+            return log.truncate_to(offset)
 
     def restart_log(self, partition: TopicPartition, offset: int) -> None:
         """`PartitionLog.restart_at`, likewise."""
-        with self.logs[partition].committing, self._checkpointing:
-            self._lower_checkpoints(partition, offset)
-            self.logs[partition].restart_at(offset)
+        with self._holding(partition) as log:
+            self._lower_checkpoints(log, offset)
+            log.restart_at(offset)
 
-    def _lower_checkpoints(self, partition: TopicPartition, offset: int) -> None:
+    @contextlib.contextmanager
+    def _holding(self, partition: TopicPartition) -> Iterator[PartitionLog]:
+        """An open log that is neither cleaned nor moved meanwhile."""
+        log = self.logs[partition]
+        with log.committing, self._checkpointing:
+            if self.logs.get(partition) is not log:
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} is not in {self.path} any more"
+                )
+            yield log
+
+    def _lower_checkpoints(self, log: PartitionLog, offset: int) -> None:
         """Durable. One that stayed above would speak of what is appended there later."""
-        log, path = self.logs[partition], self.path
+        partition, path = log.partition, self.path
         try:
             offset = log.end_after(offset)
         except CorruptData as e:
@@ -508,7 +524,7 @@ class LogDirectory:
                         )
                         self._write_roster(clean=True)
         finally:
-            _unlock(self._real, self._lock)
+            disown(self._real, self._lock)
         if failed:
             raise failed[0]
 
@@ -522,13 +538,6 @@ class LogDirectory:
         if self.is_doubted or any(log.offline_reason is not None for log in self.logs.values()):
             return False
         return self.was_clean or set(self.partitions()) <= set(self.logs)
-
-
-def list_partitions(log_dir: Path) -> list[TopicPartition]:
-    """Partitions with a directory in `log_dir`; deleted ones are left out."""
-    with storage_errors(log_dir, "listing"):
-        names = [entry.name for entry in os.scandir(log_dir) if entry.is_dir()]
-    return sorted(filter(None, map(TopicPartition.parse, names)))
 
 
 def disk_failed(error: BaseException, log_dir: Path) -> bool:
@@ -549,52 +558,3 @@ def disk_failed(error: BaseException, log_dir: Path) -> bool:
             is_storage = True
         cause = cause.__cause__
     return is_storage
-
-
-def lock_file(path: Path, fs: Fs) -> AppendFile:
-    """Lock a file, created if missing, until it is closed; for this process with all its threads.
-
-    Raises LockHeld, naming the holder's pid, and StorageError.
-    """
-    file = fs.open_append(path)
-    try:
-        fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as e:
-        if e.errno not in _LOCKED_BY_ANOTHER:
-            file.close()
-            raise StorageError(f"locking {path}: {e.strerror or e}") from e
-        holder = _holder(file.fileno())
-        file.close()
-        owner = f"process {holder}" if holder else "another process"
-        raise LockHeld(f"{path.parent} is in use: {owner} holds {path}") from None
-    return file
-
-
-def lock_holder(log_dir: Path) -> int | None:
-    """The pid of the process that owns a directory, None without one; takes and changes nothing.
-
-    Not for a directory this process owns: closing the file would give its lock up.
-    """
-    try:
-        fd = os.open(log_dir / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    except OSError as e:
-        raise StorageError(f"opening {log_dir / LOCK}: {e.strerror or e}") from e
-    try:
-        return _holder(fd)
-    finally:
-        os.close(fd)
-
-
-def _holder(fd: int) -> int | None:
-    """The pid that holds the lock; None where it has ended, or is on another machine."""
-    pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(*_QUERY)))[_L_PID]
-    return int(pid) if pid > 0 else None
-
-
-def _unlock(real: Path, lock: AppendFile) -> None:
-    with _owning:
-        if real in _owned:
-            lock.close()
-            _owned.discard(real)

@@ -23,10 +23,11 @@ from lapse.base.fs import AppendFile, Fs, make_lasting_dir, storage_errors
 from lapse.base.ids import TopicPartition
 from lapse.kernels.layout import RECORD_TOMBSTONE
 from lapse.log import checkpoints
-from lapse.log.directory import LOCK, list_partitions, lock_file
+from lapse.log.folders import list_partitions
 from lapse.log.headers import read_batch, walk
 from lapse.log.incomplete import INCOMPLETE, TO_KAFKA, TO_V2, Begun, begun_copy
 from lapse.log.loader import scan_segment
+from lapse.log.lock import LOCK, lock_file
 from lapse.log.roster import ROSTER
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, base_offset_of, segment_path
 from lapse.log.start import read_start

@@ -146,7 +146,7 @@ class ManifestKeeper:
 
     def __init__(self, fs: Fs, partition_dir: Path, era: str) -> None:
         """`era` is the directory's; with `NO_ERA` nothing is kept. Raises StorageError."""
-        self._fs, self._dir, self._era = fs, partition_dir, era
+        self._fs, self._dir, self.era = fs, partition_dir, era
         known = read_manifest(partition_dir) if era != NO_ERA else None
         self.topic_id = topic_id_of(partition_dir) if era != NO_ERA else ""
         self._listed: Mapping[int, int] = {} if known is None else known.sizes
@@ -161,7 +161,7 @@ class ManifestKeeper:
         self.stale = None if counts else known
 
     def _counts(self, known: Manifest) -> bool:
-        if known.era != self._era:
+        if known.era != self.era:
             return False
         if known.topic_id and self.topic_id and known.topic_id != self.topic_id:
             _log.warning(
@@ -215,7 +215,7 @@ class ManifestKeeper:
         Where that cannot be written an older one stays, which lists less of what is new.
         """
         listed = {base: size for base, size in sizes.items() if base not in self._unsettled}
-        if self._era == NO_ERA or self._says(listed, closed_mtime_ns):
+        if self.era == NO_ERA or self._says(listed, closed_mtime_ns):
             return
         try:
             self._write(listed, end_offset, sync=sync, closed_mtime_ns=closed_mtime_ns)
@@ -227,7 +227,7 @@ class ManifestKeeper:
         if known is None:
             return not listed
         return (
-            known.era == self._era
+            known.era == self.era
             and known.sizes == listed
             and closed_mtime_ns in {NOT_CLOSED, known.closed_mtime_ns}
         )
@@ -238,7 +238,7 @@ class ManifestKeeper:
     ) -> None:  # fmt: skip
         path = manifest_path(self._dir)
         segments = sorted(listed.items())
-        file = _File(_VERSION, self._era, self.topic_id, segments, end_offset, closed_mtime_ns)
+        file = _File(_VERSION, self.era, self.topic_id, segments, end_offset, closed_mtime_ns)
         data = checked(msgspec.json.encode(file))
         self._in_force, self._is_durable = None, False  # until it succeeds
         self._listed, self._end_offset = listed, end_offset
@@ -251,5 +251,5 @@ class ManifestKeeper:
             self._fs.write_file(temporary, data)
             self._fs.rename(temporary, path)
         self._in_force = Manifest(
-            self._era, self.topic_id, dict(segments), end_offset, closed_mtime_ns
+            self.era, self.topic_id, dict(segments), end_offset, closed_mtime_ns
         )

@@ -8,6 +8,7 @@ What Kafka calls UnifiedLog and LocalLog. `core` is what the parts share, its lo
 - `flusher`: syncs, the recovery point, the manifest;
 - `replacer`: the swap of a round's group;
 - `truncater`: the end cut off, the log begun anew; for followers;
+- `relocater`: the log goes on in another folder;
 - `learner`: what becomes known of sealed segments;
 - `loader` puts the files in order before there is a log.
 
@@ -50,6 +51,7 @@ from lapse.log.loader import LoadedLog, OpenOptions, load
 from lapse.log.manifest import NO_ERA
 from lapse.log.others import Others, read_others, write_others
 from lapse.log.producers import Producer
+from lapse.log.relocater import Relocater
 from lapse.log.replacer import Replacer
 from lapse.log.segment import Segment
 from lapse.log.start import KeptStart, read_start
@@ -131,6 +133,7 @@ class PartitionLog:
         self.replace_segments = replacer.replace_segments
         self.truncate_to, self.restart_at = truncater.truncate_to, truncater.restart_at
         self.end_after, self._open_again = truncater.end_after, truncater.open_again
+        self.go_on_in = Relocater(core, appender, deleter, flusher, truncater).go_on_in
         self.adopt_summary, self.see = learner.adopt_summary, learner.see
 
     @staticmethod

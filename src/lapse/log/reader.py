@@ -25,8 +25,8 @@ from lapse.base.errors import CorruptData, LapseError, StorageError, os_error, u
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
 from lapse.log.bad import read_bad
-from lapse.log.directory import list_partitions
 from lapse.log.facts import LogFacts, SegmentFacts
+from lapse.log.folders import list_partitions
 from lapse.log.look import SegmentFile, look, sealed_summary
 from lapse.log.offset_index import OffsetIndex
 from lapse.log.others import read_others

@@ -30,7 +30,8 @@ from lapse.log import checkpoints
 from lapse.log.append_times import append_times_path
 from lapse.log.aside import keep_segment, keep_tail
 from lapse.log.bad import read_bad
-from lapse.log.directory import LogDirectory, list_partitions
+from lapse.log.directory import LogDirectory
+from lapse.log.folders import list_partitions
 from lapse.log.headers import walk
 from lapse.log.holes import holes_in
 from lapse.log.manifest import Manifest, ManifestKeeper, read_manifest

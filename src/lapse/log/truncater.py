@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from lapse.base.errors import (
@@ -245,6 +246,22 @@ class Truncater:
         )  # fmt: skip
         with storage_errors(log.dir, "opening"):
             loaded = load(log.dir, log.partition, log.env, options)
+        self._take_up(loaded)
+
+    def go_on_at(self, folder: Path, era: str) -> None:
+        """Take up the log in a folder that has all of it, closed in order; for `relocater`.
+
+        Raises StorageError, CorruptData, MissingData.
+        """
+        log = self._log
+        log.dir, self._options = folder, replace(self._options, era=era)
+        options = replace(
+            self._options, clean_shutdown=True, recovery_point=log.state.log_end_offset,
+            log_start_offset=log.state.log_start_offset,
+            high_watermark=log.state.known_high_watermark,
+        )  # fmt: skip
+        with storage_errors(folder, "opening"):
+            loaded = load(folder, log.partition, log.env, options)
         self._take_up(loaded)
 
     def _take_up(self, loaded: LoadedLog) -> None:

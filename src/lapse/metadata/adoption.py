@@ -27,7 +27,7 @@ from lapse.base.errors import ConfigError, StorageError, unreadable
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.log import checkpoints
-from lapse.log.directory import list_partitions
+from lapse.log.folders import list_partitions
 from lapse.metadata.features import Levels
 from lapse.metadata.kraft import BROKER_RESOURCE, FOLDER, TOPIC_RESOURCE, read_entries
 from lapse.metadata.kraft_image import KafkaImage, KafkaTopic, image_of, voters_in

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lapse.base.errors import ConfigError, StorageError
-from lapse.log.directory import list_partitions
+from lapse.log.folders import list_partitions
 from lapse.metadata.kraft import FOLDER
 from lapse.metadata.sqlite import STORE, look_at_settings
 

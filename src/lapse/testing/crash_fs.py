@@ -43,12 +43,29 @@ class _Change:
 
     Attributes:
         hidden: bytes and mtime of the file that was removed, or that `target` was before.
+        of_folder: it is a folder that was renamed.
     """
 
     folder: Path
     path: Path
     target: Path | None
     hidden: tuple[bytes, int] | None
+    of_folder: bool = False
+
+    def after(self, later: _Change) -> _Change:
+        """The same where a folder was renamed later, and stays so."""
+        if not later.of_folder or later.target is None:
+            return self
+        target = None if self.target is None else later.now(self.target)
+        return replace(
+            self, folder=later.now(self.folder), path=later.now(self.path), target=target
+        )
+
+    def now(self, path: Path) -> Path:
+        """Where something is after this."""
+        if self.of_folder and self.target is not None and path.is_relative_to(self.path):
+            return self.target / path.relative_to(self.path)
+        return path
 
     def undo(self, fs: Fs) -> None:
         if self.target is not None:
@@ -154,12 +171,28 @@ class CrashFs:
             kept[change.folder] -= 1
             if kept[change.folder] < 0:
                 undone.append(change)
+            else:
+                undone = [one.after(change) for one in undone]
         for change in reversed(undone):
             change.undo(self.fs)
 
     def _note_change(self, folder: Path, path: Path, target: Path | None) -> None:
         if self._lose_renames:
-            self._changes.append(_Change(folder, path, target, _content(target or path)))
+            change = _Change(folder, path, target, _content(target or path), path.is_dir())
+            self._changes.append(change)
+
+    def _settle_changes(self, folder: Path) -> None:
+        """Those in a folder are undone no more."""
+        left: list[_Change] = []
+        for n, change in enumerate(self._changes):
+            now = change.folder
+            for later in self._changes[n + 1 :]:
+                now = later.now(now)
+            if now == folder:
+                left = [one.after(change) for one in left]
+            else:
+                left.append(change)
+        self._changes = left
 
     # --- Fs --------------------------------------------------------------------------------------
 
@@ -252,7 +285,7 @@ class CrashFs:
     def fsync_dir(self, path: Path) -> None:
         self._step("syncing", path)
         self.fs.fsync_dir(path)
-        self._changes = [change for change in self._changes if change.folder != path]
+        self._settle_changes(path)
 
     def sync_all(self, paths: Sequence[Path]) -> None:
         for path in paths:

@@ -24,6 +24,7 @@ with gzip.open(Path(__file__).with_name("frames.jsonl.gz"), "rt", encoding="utf-
 
 # APIs of which no recording has a call in a version that is declared.
 NOT_RECORDED = {
+    "AlterReplicaLogDirs",
     "DescribeLogDirs",  # newer than is declared
     "OffsetForLeaderEpoch",
     "UpdateFeatures",

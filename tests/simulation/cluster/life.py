@@ -2,7 +2,8 @@
 
     python -m tests.simulation.cluster.life 17
 
-tells the story of seed 17 as it happens; the same each time.
+tells the story of seed 17 as it happens; the same each time, on one kind of file system: what
+tmpfs does not read at once ext4 does. TMPDIR says where.
 """
 
 from __future__ import annotations

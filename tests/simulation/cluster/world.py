@@ -20,8 +20,8 @@ from lapse.base.clock import Clock
 from lapse.base.config import broker_config
 from lapse.base.errors import LapseError
 from lapse.broker.node import Node
-from lapse.log.directory import _owned
 from lapse.log.env import LogEnv
+from lapse.log.lock import owned
 from lapse.metadata.image import Topic
 from lapse.metadata.tree import Tree
 from lapse.testing.memory_tree import MemoryEnsemble
@@ -163,7 +163,7 @@ class Machine:
         self.world.loop.kill(process)
         self.world.loop.stop_listening(self.port)
         self.fs.bury()
-        _owned.discard(self.path.resolve())
+        owned.discard(self.path.resolve())
         self.world.buried.append(node)
 
 

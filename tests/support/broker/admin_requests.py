@@ -19,6 +19,11 @@ from lapse.wire.schema.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from lapse.wire.schema.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from lapse.wire.schema.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -84,6 +89,13 @@ ADMIN_REQUESTS: Mapping[int, Any] = {
             for kind, name in _RESOURCES
         ),
         validate_only=False,
+    ),
+    34: AlterReplicaLogDirsRequest(
+        dirs=(
+            AlterReplicaLogDir(
+                path="t", topics=(AlterReplicaLogDirTopic(name="t", partitions=(0, 9)),)
+            ),
+        )
     ),
     35: DescribeLogDirsRequest(topics=(DescribableLogDirTopic(topic="t", partitions=(0, 9)),)),
     37: CreatePartitionsRequest(

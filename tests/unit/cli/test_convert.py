@@ -21,9 +21,10 @@ from lapse.base.ids import TopicPartition
 from lapse.cli import convert
 from lapse.cli.main import main
 from lapse.log import checkpoints
-from lapse.log.directory import LOCK, LogDirectory
+from lapse.log.directory import LogDirectory
 from lapse.log.export import copy_logs, export_logs
 from lapse.log.incomplete import INCOMPLETE
+from lapse.log.lock import LOCK
 from lapse.metadata.sqlite import STORE, SqliteStore
 from lapse.metadata.store import TopicRecord
 from lapse.records.batch import Record, records_of, scan_batches

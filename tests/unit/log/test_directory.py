@@ -24,9 +24,10 @@ from lapse.base.errors import (
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
-from lapse.log.directory import LogDirectory, disk_failed, lock_holder
+from lapse.log.directory import LogDirectory, disk_failed
 from lapse.log.env import LogEnv
 from lapse.log.incomplete import INCOMPLETE
+from lapse.log.lock import lock_holder
 from lapse.log.manifest import manifest_path
 from lapse.metadata.tree import Unreachable
 from lapse.testing.clock import ManualClock

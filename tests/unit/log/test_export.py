@@ -11,9 +11,10 @@ from lapse.base.errors import ConfigError
 from lapse.base.fs import AppendFile, Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
-from lapse.log.directory import LOCK, LogDirectory
+from lapse.log.directory import LogDirectory
 from lapse.log.export import Exported, copy_logs, export_directory_files, export_partition
 from lapse.log.incomplete import INCOMPLETE
+from lapse.log.lock import LOCK
 from lapse.log.roster import ROSTER
 from lapse.log.segment import LOG, segment_path
 from lapse.records.batch import records_of, scan_batches

@@ -51,6 +51,7 @@ VERSIONS = {
     "DeleteAcls": (31, 1, 3),
     "DescribeConfigs": (32, 1, 4),
     "AlterConfigs": (33, 0, 2),
+    "AlterReplicaLogDirs": (34, 1, 2),
     "DescribeLogDirs": (35, 1, 4),
     "SaslAuthenticate": (36, 0, 2),
     "CreatePartitions": (37, 0, 3),

@@ -35,13 +35,14 @@ from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory, disk_failed
 from lapse.log.env import LogEnv
 from lapse.log.epochs import NO_EPOCH
+from lapse.log.folders import is_bare, is_unused
 from lapse.log.partition_log import PartitionLog
+from lapse.log.relocation import settle
 from lapse.metadata.image import METADATA_LOG, Image, Topic
 from lapse.metadata.partition_states import LogEnd, PartitionState
 
 logger = logging.getLogger(__name__)
 
-_FIRST_SEGMENT = "00000000000000000000.log"
 _NAMED_MAX = 10
 
 
@@ -74,6 +75,9 @@ class Partitions:
         offline: why a partition's log is not open.
         node_id: of this broker.
         append_failures: code that appends to a log notes its failures there.
+        preferred: directories that partitions are to be made in, once they come to be here.
+        cut_short: moves to other directories that a start has found.
+        relocating: held while a log goes on in another directory, or is removed.
         when_offline: called with the partitions of a directory that just went offline, from the
             thread that noticed.
     """
@@ -81,6 +85,9 @@ class Partitions:
     def __init__(self, paths: Sequence[Path], config: BrokerConfig, env: LogEnv) -> None:
         self.offline: dict[TopicPartition, str] = {}
         self.append_failures = AppendFailures(env.clock)
+        self.preferred: dict[TopicPartition, Path] = {}
+        self.relocating = threading.Lock()
+        self.cut_short: Sequence[tuple[TopicPartition, LogDirectory]] = ()
         self.when_offline: Callable[[Sequence[TopicPartition]], None] = lambda _: None
         self._directories, self._data_dir = LogDirectories(paths, config, env), paths[0]
         self._config, self._env = config, env
@@ -341,6 +348,8 @@ class Partitions:
                     path = directory.path / str(partition)
                     logger.warning("%s: no such partition in the metadata; left alone", path)
 
+        all_there = not self.offline_directories
+        self.cut_short = settle(self.directories, self._env.fs, all_there=all_there)
         self._directories.on_each(warn_of_strangers, self._failed)
         not_found = [tp for tp, topic in known.items() if not self._open_or_note(tp, topic)]
         self._remember()
@@ -429,7 +438,7 @@ class Partitions:
                 f"{format_topic_id(topic_id)}); move it away"
             )
         while len(own) > 1:
-            unused = next((d for d in own if _is_unused(d.path / str(partition))), None)
+            unused = next((d for d in own if is_unused(d.path / str(partition))), None)
             if unused is None:
                 break
             own.remove(unused)
@@ -481,7 +490,9 @@ class Partitions:
 
         Raises StorageError.
         """
-        for directory in self._directories.by_fewest_logs():
+        preferred = self.preferred.pop(partition, None)
+        fewest = self._directories.by_fewest_logs()
+        for directory in sorted(fewest, key=lambda one: one.path != preferred):
             try:
                 return directory.create_log(
                     partition,
@@ -509,6 +520,10 @@ class Partitions:
 
     def remove_one(self, partition: TopicPartition, topic: Topic) -> bool:
         """One of them, likewise."""
+        with self.relocating:
+            return self._remove_one(partition, topic)
+
+    def _remove_one(self, partition: TopicPartition, topic: Topic) -> bool:
         own, _ = self._holders_of(partition, topic.topic_id)
         with self._changing:
             self._logs.pop(partition, None)
@@ -574,14 +589,4 @@ def _is_of(directory: LogDirectory, partition: TopicPartition, topic_id: uuid.UU
         found = checkpoints.read_topic_id(path)
     except CorruptData:
         return partition in directory.logs
-    return found == topic_id or (found is None and _is_bare(path))
-
-
-def _is_bare(path: Path) -> bool:
-    """Whether nothing was ever logged in a partition's directory."""
-    return not any(path.glob("*.log"))
-
-
-def _is_unused(path: Path) -> bool:
-    """Whether a partition was created there and no more: no record was ever in it."""
-    return all(log.name == _FIRST_SEGMENT and log.stat().st_size == 0 for log in path.glob("*.log"))
+    return found == topic_id or (found is None and is_bare(path))

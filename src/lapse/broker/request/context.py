@@ -26,6 +26,7 @@ from lapse.broker.limits.memory import AnswerBytes, RequestBytes
 from lapse.broker.logs.counters import Counters
 from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.fetch_sessions import FetchSessions
+from lapse.broker.logs.moves import Moves
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.purgatory import Purgatory, Watch
 from lapse.broker.logs.topics import Topics
@@ -119,6 +120,7 @@ class Services:
     disk: DiskThreads
     topics: Topics
     partitions: Partitions
+    moves: Moves
     purgatory: Purgatory
     replicas: Replicas
     transactions: Transactions

@@ -29,7 +29,7 @@ from lapse.lifecycle.erase.findings import Count
 from lapse.lifecycle.erase.proof import GONE, REMAINS, Verdict
 from lapse.lifecycle.erase.replicas import ReplicaFindings
 from lapse.lifecycle.erase.search import Bound, KeyHash, SearchSpec, hash_of
-from lapse.log.directory import LOCK, lock_file
+from lapse.log.lock import LOCK, lock_file
 from lapse.log.segment import LOG, base_offset_of
 
 FORMAT = "lapse-erasure-order-1"

@@ -26,7 +26,7 @@ from lapse.base.clock import Clock
 from lapse.base.errors import ConfigError, CorruptData
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
-from lapse.log.directory import list_partitions
+from lapse.log.folders import list_partitions
 from lapse.log.headers import read_at, walk
 from lapse.log.reader import aborted_transactions
 from lapse.log.replay import LogPart, producers_at_end

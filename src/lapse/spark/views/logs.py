@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from lapse.base.errors import ConfigError, LapseError, unreadable
 from lapse.base.ids import TopicPartition
-from lapse.log.directory import list_partitions
+from lapse.log.folders import list_partitions
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
 from lapse.spark.scan.plan import has_segments
 from lapse.spark.views.schema import micros

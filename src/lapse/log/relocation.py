@@ -1,0 +1,244 @@
+"""A partition's folder on its way to another log directory of the same broker (KIP-113).
+
+A `Copy` brings what there is, piece by piece, while the log is used; what has changed since it was
+brought is brought again. `relocate` brings the rest while nobody changes the log, and then:
+
+1. the copy, whole and synced, gets a mark that says so;
+2. the old folder is put away, as that of a deleted partition;
+3. the copy gets the partition's name.
+
+After a crash `settle` finds the old folder, and the copy counts for nothing; or no folder but a
+whole copy, which is then the log. Where a directory is missing nobody knows, and it stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lapse.base.errors import StorageError
+from lapse.base.fs import Fs, storage_errors
+from lapse.base.ids import TopicPartition
+from lapse.log.directory import LogDirectory
+from lapse.log.folders import list_copies
+from lapse.log.intent import INTENT
+from lapse.log.partition_log import PartitionLog
+from lapse.log.segment import LOG, base_offset_of
+from lapse.log.summary import FOLDER
+
+_log = logging.getLogger(__name__)
+
+PIECE_BYTES = 8 << 20
+# What a round or a replaced file has on the way, and what is about to be removed.
+_NOT_BROUGHT = (".tmp", ".deleted", ".cleaned", ".swap")
+WHOLE = "whole-copy"  # in a copy's `.lapse`: it has all that the log has, and nothing was appended
+
+
+class _Brought(NamedTuple):
+    """How much of a file was brought, and what it was then; `mtime_ns` is -1 while there is more.
+
+    While it was brought, and as long as it is as it was then, all of it is the file's. If it has
+    grown meanwhile, only while the log is of the same `generation`: it may have been cut before.
+    """
+
+    inode: int
+    size: int
+    mtime_ns: int
+    first_mtime_ns: int
+    generation: int
+
+
+class Copy:
+    """The copy of one open log.
+
+    Attributes:
+        folder: where it is.
+        size: bytes of records in it.
+    """
+
+    def __init__(self, log: PartitionLog, folder: Path, fs: Fs) -> None:
+        self.log, self.folder, self._fs = log, folder, fs
+        self._brought: dict[str, _Brought] = {}
+        self._unsynced: set[str] = set()
+
+    @property
+    def size(self) -> int:
+        return sum(one.size for name, one in self._brought.items() if name.endswith(LOG))
+
+    @property
+    def end_offset(self) -> int:
+        """Up to where it is known to have everything: the end of whole sealed segments."""
+        end = self.log.log_start_offset
+        for segment in self.log.segments[:-1]:
+            brought = self._brought.get(segment.path().name)
+            if brought is None or brought.size != segment.size:
+                break
+            end = max(end, segment.end_offset)
+        return end
+
+    def begin(self) -> None:
+        """Make the folder. Raises StorageError."""
+        self._fs.make_dir(self.folder)
+        self._fs.make_dir(self.folder / FOLDER)
+
+    def bring_some(self, bytes_max: int = PIECE_BYTES) -> int:
+        """Bring what is not there yet, some of it; returns how many bytes. Raises StorageError."""
+        brought = 0
+        for name in self._names():
+            try:
+                brought += self._bring(name, bytes_max - brought)
+            except FileNotFoundError:
+                continue  # retention or a round has removed it
+            if brought >= bytes_max:
+                break
+        return brought
+
+    def is_ready(self) -> bool:
+        """Whether only what has come since must be brought."""
+        return all(self._known(name) is not None for name in self._names() if name in self._brought)
+
+    def sync(self) -> None:
+        """Have what was brought on the disk. Raises StorageError."""
+        folders = [self.folder / FOLDER, self.folder, self.folder.parent]
+        self._fs.sync_all([*(self.folder / name for name in sorted(self._unsynced)), *folders])
+        self._unsynced.clear()
+
+    def finish(self) -> None:
+        """Bring all, of a log that nobody changes meanwhile, and remove what is not its. Durable.
+
+        Raises StorageError, also where a round's commit has not ended.
+        """
+        names = self._names()
+        if f"{FOLDER}/{INTENT}" in names:
+            raise StorageError(f"{self.log.partition}: a round's commit has not ended")
+        with storage_errors(self.log.dir, "copying"):
+            for name in names:
+                while self._bring(name, PIECE_BYTES) >= PIECE_BYTES:
+                    pass
+        for name in sorted(set(_names_in(self.folder)) - set(names)):
+            self._fs.unlink(self.folder / name)
+            self._brought.pop(name, None)
+            self._unsynced.discard(name)
+        self.sync()
+
+    def vouch(self) -> None:
+        """Say that it is whole; durable when this returns. Raises StorageError."""
+        self._fs.replace_file(self.folder / FOLDER / WHOLE, b"")
+
+    def remove(self) -> None:
+        """Give up. Raises StorageError."""
+        if self.folder.exists():
+            self._fs.remove_tree(self.folder)
+
+    def _names(self) -> list[str]:
+        return _names_in(self.log.dir)
+
+    def _bring(self, name: str, bytes_max: int) -> int:
+        """A file, or a piece of one that only grows; returns how many bytes."""
+        target, before = self.folder / name, self._known(name)
+        generation = self.log.generation
+        with (self.log.dir / name).open("rb") as file:
+            now = os.fstat(file.fileno())
+            if before is not None and before[:3] == (now.st_ino, now.st_size, now.st_mtime_ns):
+                return 0
+            grows = name.endswith(LOG)
+            start = 0
+            if before is not None and grows and before.inode == now.st_ino:
+                start = before.size
+            if start == 0 or start > now.st_size:
+                self._fs.unlink(target)
+                start = 0
+            length = now.st_size - start
+            if grows:
+                length = min(length, max(bytes_max, 1))
+            with contextlib.closing(self._fs.open_append(target)) as out:
+                out.copy_from(file.fileno(), start, length)
+        self._fs.set_mtime_ns(target, now.st_mtime_ns)
+        first_mtime_ns = before.first_mtime_ns if before is not None and start else now.st_mtime_ns
+        is_whole = start + length == now.st_size
+        self._brought[name] = _Brought(
+            now.st_ino, start + length, now.st_mtime_ns if is_whole else -1, first_mtime_ns,
+            generation,
+        )  # fmt: skip
+        self._unsynced.add(name)
+        return length
+
+    def _known(self, name: str) -> _Brought | None:
+        """What was brought of a file, unless that may be of no use."""
+        before = self._brought.get(name)
+        if before is not None and self._may_be_cut(before):
+            del self._brought[name]
+            return None
+        return before
+
+    def _may_be_cut(self, one: _Brought) -> bool:
+        return one.mtime_ns != one.first_mtime_ns and one.generation != self.log.generation
+
+
+def _names_in(folder: Path) -> list[str]:
+    """The files of a partition, relative to its folder; a round's attempts are not among them."""
+    with storage_errors(folder, "listing"):
+        own = [entry.name for entry in os.scandir(folder) if entry.is_file()]
+        ours = folder / FOLDER
+        if ours.is_dir():
+            own += [f"{FOLDER}/{entry.name}" for entry in os.scandir(ours) if entry.is_file()]
+    kept = (name for name in own if not name.endswith((*_NOT_BROUGHT, f"/{WHOLE}")))
+    return sorted(kept, key=lambda name: (base_offset_of(name) or 0, name))
+
+
+def relocate(copy: Copy, source: LogDirectory, target: LogDirectory, fs: Fs) -> bool:
+    """Have the log go on in the other directory; who appends waits for the rest of the copy.
+
+    False: it was cut meanwhile, and much must be brought again. Raises StorageError, KafkaError: it
+    goes on where it was then, or is offline.
+    """
+    log = copy.log
+    partition, place = log.partition, target.path / str(log.partition)
+
+    def bring() -> None:
+        copy.finish()
+        target.take_in(log)
+        copy.vouch()
+        source.let_go(partition, log.config.file_delete_delay_ms)
+        fs.rename(copy.folder, place)
+        fs.fsync_dir(target.path)
+
+    with log.committing:
+        if not copy.is_ready():
+            return False
+        try:
+            log.go_on_in(place, target.era, bring)
+        except BaseException:
+            if log.dir.parent == source.path and partition in source.logs:
+                target.logs.pop(partition, None)
+            raise
+    fs.unlink(place / FOLDER / WHOLE)
+    target.checkpoint()
+    return True
+
+
+def settle(
+    directories: Sequence[LogDirectory], fs: Fs, *, all_there: bool
+) -> list[tuple[TopicPartition, LogDirectory]]:
+    """Put in order what was on its way when the broker stopped; returns what is to begin anew.
+
+    `all_there`: no directory is offline.
+    """
+    again = []
+    for directory in directories:
+        for path, partition in list_copies(directory.path):
+            if any(one.holds(partition) for one in directories):
+                fs.remove_tree(path)
+                again.append((partition, directory))
+            elif all_there and (path / FOLDER / WHOLE).exists():
+                fs.rename(path, directory.path / str(partition))
+                fs.fsync_dir(directory.path)
+                fs.unlink(directory.path / str(partition) / FOLDER / WHOLE)
+                _log.info("%s has moved to %s", partition, directory.path)
+            else:
+                _log.warning("%s: no log directory has %s; left alone", path, partition)
+    return again

@@ -1,0 +1,204 @@
+"""AlterReplicaLogDirs: replicas move between directories, under whoever uses them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import ErrorCode
+from lapse.base.ids import TopicPartition
+from lapse.broker.node import Node
+from lapse.client.connection import BrokerConnection
+from lapse.log.folders import FUTURE
+from lapse.log.relocation import Copy
+from lapse.wire.schema.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+)
+from lapse.wire.schema.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from tests.support.broker.running import batch_of, connect, create, produce, running_node, until
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def dirs(tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "a", tmp_path / "b"
+
+
+@pytest.fixture
+async def node(tmp_path: Path, dirs: tuple[Path, Path]) -> AsyncIterator[Node]:
+    async with running_node(tmp_path, settings(dirs)) as node:
+        await create(node, "t", 1)
+        yield node
+
+
+def settings(dirs: tuple[Path, Path], *more: Path) -> dict[str, str]:
+    return {"log.dirs": ",".join(map(str, (*dirs, *more)))}
+
+
+async def ask(
+    connection: BrokerConnection, path: Path, *partitions: TopicPartition
+) -> list[ErrorCode]:
+    topics = tuple(
+        AlterReplicaLogDirTopic(name=tp.topic, partitions=(tp.partition,)) for tp in partitions
+    )
+    request = AlterReplicaLogDirsRequest(dirs=(AlterReplicaLogDir(path=str(path), topics=topics),))
+    answer = await connection.request(request, AlterReplicaLogDirsResponse)
+    return [ErrorCode(one.error_code) for topic in answer.results for one in topic.partitions]
+
+
+async def shown(connection: BrokerConnection) -> dict[str, list[tuple[bool, int]]]:
+    """What is in each directory: whether it is a future one, and its lag."""
+    answer = await connection.request(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
+    return {
+        Path(one.log_dir).name: [
+            (p.is_future_key, p.offset_lag) for topic in one.topics for p in topic.partitions
+        ]
+        for one in answer.results
+    }
+
+
+def where(node: Node, partition: TopicPartition = TP) -> Path:
+    return node.services.partitions.get(partition).dir.parent
+
+
+def elsewhere(node: Node, dirs: tuple[Path, Path]) -> Path:
+    return next(path for path in dirs if path != where(node))
+
+
+async def moved(node: Node, to: Path, partition: TopicPartition = TP) -> None:
+    await until(lambda: where(node, partition) == to and not node.services.moves.is_busy)
+
+
+async def test_producers_and_readers_go_on(node: Node, dirs: tuple[Path, Path]) -> None:
+    async with await connect(node) as connection:
+        for n in range(3):
+            await produce(connection, "t", (0, batch_of(b"x" * 1000 * n)))
+        log, target = node.services.partitions.get(TP), elsewhere(node, dirs)
+        assert await ask(connection, target, TP) == [ErrorCode.NONE]
+        writing = True
+
+        async def write() -> int:
+            written = 0
+            async with await connect(node) as another:
+                while writing:
+                    await produce(another, "t", (0, batch_of(b"y" * 500)))
+                    written += 1
+            return written
+
+        writer = asyncio.create_task(write())
+        await moved(node, target)
+        writing = False
+        written = await writer
+        assert node.services.partitions.get(TP) is log
+        assert log.log_end_offset == 3 + written
+        assert await shown(connection) == {
+            path.name: [(False, 0)] if path == target else [] for path in dirs
+        }
+        await produce(connection, "t", (0, batch_of(b"z")))
+    assert not list(target.glob("*" + FUTURE))
+
+
+async def test_it_is_there_after_a_restart(
+    tmp_path: Path, node: Node, dirs: tuple[Path, Path]
+) -> None:
+    target = elsewhere(node, dirs)
+    async with await connect(node) as connection:
+        await produce(connection, "t", (0, batch_of(b"x")))
+        await ask(connection, target, TP)
+        await moved(node, target)
+    await node.stop()
+    async with running_node(tmp_path, settings(dirs)) as again:
+        assert where(again) == target
+        assert again.services.partitions.get(TP).log_end_offset == 1
+
+
+async def test_what_cannot_be_is_refused(
+    node: Node, dirs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    async with await connect(node) as connection:
+        target = elsewhere(node, dirs)
+        assert await ask(connection, tmp_path / "c", TP) == [ErrorCode.LOG_DIR_NOT_FOUND]
+        absent = TopicPartition("t", 7)
+        assert await ask(connection, target, TP, absent) == [
+            ErrorCode.NONE, ErrorCode.REPLICA_NOT_AVAILABLE
+        ]  # fmt: skip
+        await moved(node, target)
+        assert await ask(connection, target, TP) == [ErrorCode.NONE]  # there already
+
+
+async def test_one_that_comes_later_is_made_where_it_was_to_be(
+    node: Node, dirs: tuple[Path, Path]
+) -> None:
+    async with await connect(node) as connection:
+        for n, path in enumerate((*dirs, *dirs)):
+            partition = TopicPartition(f"later{n}", 0)
+            assert await ask(connection, path, partition) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+            await create(node, partition.topic, 1)
+            assert where(node, partition) == path
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Until it is set, no copy has all there is."""
+    event = asyncio.Event()
+    bring = Copy.bring_some
+    monkeypatch.setattr(
+        Copy, "bring_some", lambda copy: max(bring(copy), 0 if event.is_set() else 8 << 20)
+    )
+    return event
+
+
+async def test_a_move_is_shown_and_given_up(
+    node: Node, dirs: tuple[Path, Path], slow: asyncio.Event
+) -> None:
+    async with await connect(node) as connection:
+        await produce(connection, "t", (0, batch_of(b"x")))
+        source, target = where(node), elsewhere(node, dirs)
+        await ask(connection, target, TP)
+        assert await ask(connection, target, TP) == [ErrorCode.NONE]  # as it is
+        assert (await shown(connection))[target.name] == [(True, 1)]
+        assert await ask(connection, source, TP) == [ErrorCode.NONE]
+        assert (await shown(connection))[target.name] == []
+        slow.set()
+        await until(lambda: not list(target.glob("*" + FUTURE)))
+        assert where(node) == source
+        await ask(connection, target, TP)
+        await moved(node, target)
+
+
+async def test_one_that_was_cut_short_begins_anew(
+    tmp_path: Path, node: Node, dirs: tuple[Path, Path], slow: asyncio.Event
+) -> None:
+    target = elsewhere(node, dirs)
+    async with await connect(node) as connection:
+        await produce(connection, "t", (0, batch_of(b"x")))
+        await ask(connection, target, TP)
+        await until(lambda: list(target.glob("*" + FUTURE)))
+    await node.stop()
+    assert list(target.glob("*" + FUTURE))
+    slow.set()
+    async with running_node(tmp_path, settings(dirs)) as again:
+        await moved(again, target)
+        assert again.services.partitions.get(TP).log_end_offset == 1
+        assert not list(target.glob("*" + FUTURE))
+
+
+async def test_a_topic_that_is_deleted_meanwhile_is_gone(
+    node: Node, dirs: tuple[Path, Path], slow: asyncio.Event
+) -> None:
+    target = elsewhere(node, dirs)
+    async with await connect(node) as connection:
+        await ask(connection, target, TP)
+        await until(lambda: list(target.glob("*" + FUTURE)))
+        await node.services.topics.delete(node.services.topics.image.topics["t"])
+        slow.set()
+        await until(lambda: not node.services.moves.is_busy)
+        assert not list(target.glob("t-0*" + FUTURE))
+        assert not (target / "t-0").exists()
