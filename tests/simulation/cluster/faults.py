@@ -69,11 +69,11 @@ async def without_power(world: World) -> None:
 async def emptied(world: World) -> None:
     """Its disk is another one, that is empty.
 
-    Before the others notice, none of them stops: then it is the last one in sync, for all that
+    Before the others notice, none of them stops, or is about to: then it is the last one in sync, for all that
     anybody knows, and a person must say that its disk will not come back.
     """
     one = _any_up(world)
-    if one is None or not world.is_whole() or world.nobody_stops:
+    if one is None or not _may_lose_a_disk(world):
         return
     world.nobody_stops = True
     try:
@@ -81,6 +81,11 @@ async def emptied(world: World) -> None:
         await passes(SESSION_MS / 1000)
     finally:
         world.nobody_stops = False
+
+
+def _may_lose_a_disk(world: World) -> bool:
+    is_stopping = any(one.is_stopping for one in world.machines.values())
+    return world.is_whole() and not is_stopping and not world.nobody_stops
 
 
 async def _emptied(world: World, one: Machine) -> None:
@@ -98,7 +103,7 @@ def _empty(one: Machine) -> None:
 async def damaged(world: World) -> None:
     """One bit of a file that is not records; where its broker gives up, the disk is replaced."""
     one = _any_up(world)
-    if one is None or not world.is_whole() or world.nobody_stops:
+    if one is None or not _may_lose_a_disk(world):
         return
     world.nobody_stops = True
     try:
@@ -111,17 +116,27 @@ async def damaged(world: World) -> None:
         path.write_bytes(data)
         world.tell(f"{one.name}: bit {at} of {path.relative_to(one.path)} is another one")
         one.start()
-        end = world.loop.time() + PATIENCE_S
-        while world.loop.time() < end and not world.is_whole():
-            await passes(0.1)
-        if not world.is_whole() and world.holds_all_but(one):
-            world.tell(f"{one.name} gets an empty disk")
-            one.kill()
-            _empty(one)
-            one.start()
+        if not await _replaced_if_need_be(world, one):
+            world.to_be_replaced.append(one)
         await passes(SESSION_MS / 1000)
     finally:
         world.nobody_stops = False
+
+
+async def _replaced_if_need_be(world: World, one: Machine) -> bool:
+    """False: what is wrong is still there, and nobody has all that is on that disk."""
+    end = world.loop.time() + PATIENCE_S
+    while world.loop.time() < end and not world.is_whole():
+        await passes(0.1)
+    if world.is_whole():
+        return True
+    if not world.holds_all_but(one):
+        return False
+    world.tell(f"{one.name} gets an empty disk")
+    one.kill()
+    _empty(one)
+    one.start()
+    return True
 
 
 async def restarted(world: World) -> None:
@@ -244,3 +259,5 @@ async def befall(world: World, count: int) -> None:
         if not one.is_up:
             world.tell(f"{one.name} starts")
             one.start()
+    for one in world.to_be_replaced:
+        await _replaced_if_need_be(world, one)

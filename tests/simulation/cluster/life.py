@@ -25,7 +25,7 @@ from tests.simulation.cluster import checks, clients
 from tests.simulation.cluster.faults import befall
 from tests.simulation.cluster.history import Broken, History
 from tests.simulation.cluster.loop import passes
-from tests.simulation.cluster.world import World
+from tests.simulation.cluster.world import IDS, World
 
 TOPICS: dict[str, dict[str, str]] = {
     "log": {},
@@ -49,7 +49,12 @@ async def started(world: World) -> None:
     for one in world.machines.values():
         one.start()
     await world.until(
-        lambda: all(one.node is not None for one in world.machines.values()), 30, "all have begun"
+        lambda: all(
+            one.node is not None and len(one.node.services.topics.members.brokers) == len(IDS)
+            for one in world.machines.values()
+        ),
+        30,
+        "all have begun, and know each other",
     )
     async with await BrokerConnection.open("127.0.0.1", world.machines[1].port) as connection:
         for name, configs in TOPICS.items():

@@ -69,6 +69,7 @@ class Machine:
         self.starting: Node | None = None
         self.node: Node | None = None
         self.session: Session | None = None
+        self.is_stopping = False
         self._is_cut_off = False  # from the ensemble
 
     @property
@@ -80,7 +81,7 @@ class Machine:
         self.process = process = Process(self.name)
         died = partial(self._died, process)
         self.fs = MachineFs(world.draw, process, partial(world.loop.call_outside, died))
-        self.node = None
+        self.node, self.is_stopping = None, False
         self.session = None
         world.loop.begin(process, partial(self._run, process), self.name)
 
@@ -135,6 +136,7 @@ class Machine:
     def stop(self) -> None:
         """As SIGTERM asks for it."""
         if self.node is not None:
+            self.is_stopping = True
             self.world.loop.call_soon(self.node.request_stop)
 
     def _ended(self, process: Process) -> None:
@@ -185,6 +187,7 @@ class World:
         self.ensemble = MemoryEnsemble()
         self.answers_lost = 0.0  # how often the ensemble's answer to a commit gets lost
         self.nobody_stops = False
+        self.to_be_replaced: list[Machine] = []  # whose disks are damaged, once others have all
         self.story: list[str] = []
         self.buried: list[Any] = []
         self.machines = {n: Machine(self, n) for n in IDS}
