@@ -69,8 +69,8 @@ async def without_power(world: World) -> None:
 async def emptied(world: World) -> None:
     """Its disk is another one, that is empty.
 
-    Before the others notice, none of them stops, or is about to: then it is the last one in sync, for all that
-    anybody knows, and a person must say that its disk will not come back.
+    Before the others notice none of them stops, or is about to: it is the last one in sync then,
+    for all that anybody knows, and a person must say that its disk will not come back.
     """
     one = _any_up(world)
     if one is None or not _may_lose_a_disk(world):

@@ -50,7 +50,7 @@ async def started(world: World) -> None:
         one.start()
     await world.until(
         lambda: all(
-            one.node is not None and len(one.node.services.topics.members.brokers) == len(IDS)
+            one.node is not None and len(one.node.services.topics.members.able) == len(IDS)
             for one in world.machines.values()
         ),
         30,
