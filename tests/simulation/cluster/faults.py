@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Awaitable, Callable
 from itertools import permutations
 
+from lapse.base.errors import LapseError
+from lapse.client.connection import BrokerConnection
 from lapse.log.segment import LOG
+from lapse.wire.schema.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+)
 from tests.simulation.cluster.loop import passes
 from tests.simulation.cluster.machine import ENSEMBLE
 from tests.simulation.cluster.network import OUTSIDE, Way
@@ -228,6 +237,28 @@ async def disk_full(world: World) -> None:
     world.tell(f"the disk of {one.name} has room")
 
 
+async def moves_a_log(world: World) -> None:
+    """To the other directory of its broker, while everything goes on."""
+    one = _any_up(world)
+    if one is None or one.node is None:
+        return
+    logs = {log.partition: log.dir.parent for log in one.node.services.partitions.all()}
+    if not logs:
+        return
+    partition = world.draw.choice(sorted(logs))
+    target = next(path for path in one.dirs if path != logs[partition])
+    world.tell(f"{partition} of {one.name} is to be in {target.name}")
+    topic = AlterReplicaLogDirTopic(name=partition.topic, partitions=(partition.partition,))
+    wanted = AlterReplicaLogDir(path=str(target), topics=(topic,))
+    with contextlib.suppress(LapseError, TimeoutError):
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            await BrokerConnection.open("127.0.0.1", one.port) as connection,
+        ):
+            request = AlterReplicaLogDirsRequest(dirs=(wanted,))
+            await connection.request(request, AlterReplicaLogDirsResponse)
+
+
 async def clock_jumps(world: World) -> None:
     one = world.draw.choice(list(world.machines.values()))
     off_ms = world.draw.choice((-3_000, 5_000, 86_400_000, -86_400_000))
@@ -242,6 +273,7 @@ FAULTS: tuple[tuple[Fault, int], ...] = (
     (killed, 4), (dies_in_an_operation, 4), (without_power, 2), (emptied, 1), (restarted, 3),
     (cut_off, 4), (without_ensemble, 2), (ensemble_lost, 1), (answers_lost, 2), (slow, 2),
     (disk_full, 1), (clock_jumps, 1), (damaged, 1),
+    (moves_a_log, 4),
 )  # fmt: skip
 
 

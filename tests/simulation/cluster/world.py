@@ -63,6 +63,7 @@ class Machine:
         self.name = f"broker {number}"
         self.port = _ports()[number - 1]
         self.path = world.path / str(number)
+        self.dirs = [self.path / name for name in ("a", "b")]
         self.clock = MachineClock(world.loop)
         self.process: Process | None = None
         self.fs: MachineFs
@@ -90,7 +91,7 @@ class Machine:
             {
                 **SETTINGS,
                 "node.id": str(self.number),
-                "log.dirs": str(self.path),
+                "log.dirs": ",".join(map(str, self.dirs)),
                 "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
                 "zookeeper.connect": "simulated:2181",
             }
@@ -106,7 +107,7 @@ class Machine:
             try:
                 await node.start()
                 self.node = node
-                rounds = asyncio.create_task(serve(node, env, self.path, names))
+                rounds = asyncio.create_task(serve(node, env, self.dirs[0], names))
                 await node.wait_for_stop_request()
                 rounds.cancel()
             finally:
@@ -165,7 +166,8 @@ class Machine:
         self.world.loop.kill(process)
         self.world.loop.stop_listening(self.port)
         self.fs.bury()
-        owned.discard(self.path.resolve())
+        for path in self.dirs:
+            owned.discard(path.resolve())
         self.world.buried.append(node)
 
 
