@@ -40,6 +40,13 @@ def test_all_brokers_say_it_of_their_own_logs(
             "all services",
         )  # fmt: skip
 
+        everywhere = ("--bootstrap-server", brokers.processes[2].bootstrap)
+        for verb, words in (("pause", "paused since"), ("resume", "go on")):
+            assert main(["rounds", verb, *everywhere]) == 0
+            told = capsys.readouterr().out.splitlines()
+            assert [line[:9] for line in told] == ["broker 1:", "broker 2:", "broker 3:"]
+            assert all(words in line for line in told)
+
         code, plan = asked(capsys, brokers, "plan")
         assert code == 0
         assert [(line["partition"], line["broker"], line["policy"]) for line in plan] == [

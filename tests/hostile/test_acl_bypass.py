@@ -77,6 +77,7 @@ NEEDS: Mapping[str, Sequence[tuple[Right, ...]]] = {
     "DescribeUserScramCredentials": [((O.DESCRIBE, R.CLUSTER),)],
     "AlterUserScramCredentials": [((O.ALTER, R.CLUSTER),)],
     "DescribeOutlook": [((O.DESCRIBE, R.CLUSTER),)],
+    "AlterRounds": [((O.ALTER, R.CLUSTER),)],
     "UpdateFeatures": [((O.ALTER, R.CLUSTER),)],
     "DescribeProducers": [((O.READ, R.TOPIC),)],
     "DescribeTransactions": [((O.DESCRIBE, R.TRANSACTIONAL_ID),)],

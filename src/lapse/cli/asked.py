@@ -1,4 +1,4 @@
-"""What all brokers of a cluster say of their logs: `plan`, `explain` and `rounds` over the wire.
+"""What all brokers of a cluster say of their logs, and do: `plan`, `explain`, `rounds` by wire.
 
 Any broker names the others; each is asked for its own. One that does not answer, or that has
 replicas and is away, is said to be missing: what it has is not judged.
@@ -20,6 +20,7 @@ from lapse.client.cluster import Address, Cluster, parse_bootstrap
 from lapse.client.connection import BrokerConnection
 from lapse.client.login import login
 from lapse.wire.errors import UnsupportedVersion
+from lapse.wire.schema.alter_rounds import AlterRoundsRequest, AlterRoundsResponse
 from lapse.wire.schema.describe_outlook import DescribeOutlookRequest, DescribeOutlookResponse
 from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
 from lapse.wire.versions import PROTOCOL_VERSION
@@ -64,12 +65,15 @@ def refuse_beside(options: Mapping[str, object]) -> None:
             raise ConfigError(f"{name}: allowed with a directory; brokers go by their own")
 
 
-def ask_brokers(args: argparse.Namespace, request: DescribeOutlookRequest) -> Said:
+Request = DescribeOutlookRequest | AlterRoundsRequest
+
+
+def ask_brokers(args: argparse.Namespace, request: Request) -> Said:
     """Ask all of them; raises ConnectionLost where none is there, KafkaError where one refuses."""
     return asyncio.run(_ask(args, request))
 
 
-async def _ask(args: argparse.Namespace, request: DescribeOutlookRequest) -> Said:
+async def _ask(args: argparse.Namespace, request: Request) -> Said:
     who = login(client_properties(args.command_config))
     async with Cluster(parse_bootstrap(args.bootstrap_server), who) as cluster:
         first = await cluster.any_connection()
@@ -94,21 +98,31 @@ async def _ask(args: argparse.Namespace, request: DescribeOutlookRequest) -> Sai
         return Said(lines, silent)
 
 
-async def _lines(
-    connection: BrokerConnection, request: DescribeOutlookRequest, away: set[int]
-) -> list[str]:
+async def _lines(connection: BrokerConnection, request: Request, away: set[int]) -> list[str]:
     """All that a broker says of its own; who it misses is added to `away`."""
     if not connection.offers(PROTOCOL_VERSION):
         raise UnsupportedVersion(f"{connection.address} does not say it: it is no Lapse, or older")
+    if isinstance(request, AlterRoundsRequest):
+        done = await connection.request(request, AlterRoundsResponse, version=0)
+        return _taken(connection, done, away)
     lines: list[str] = []
     while True:
         answer = await connection.request(request, DescribeOutlookResponse, version=0)
-        if answer.error_code:
-            code = ErrorCode(answer.error_code)
-            words = f"{connection.address}: {code.name}: {answer.error_message or 'refused'}"
-            raise KafkaError(code, words)
-        lines += answer.lines
-        away |= {*answer.away}
+        lines += _taken(connection, answer, away)
         if answer.last is None:
             return lines
         request = replace(request, after=answer.last)
+
+
+def _taken(
+    connection: BrokerConnection,
+    answer: DescribeOutlookResponse | AlterRoundsResponse,
+    away: set[int],
+) -> list[str]:
+    """Its lines; raises KafkaError where it is a refusal."""
+    if answer.error_code:
+        code = ErrorCode(answer.error_code)
+        words = f"{connection.address}: {code.name}: {answer.error_message or 'refused'}"
+        raise KafkaError(code, words)
+    away |= {*answer.away}
+    return [*answer.lines]

@@ -1,9 +1,10 @@
-"""`lapse rounds show|pause|resume|cancel LOGDIR`: what the lifecycle service does, and to steer it.
+"""`lapse rounds show|pause|resume|cancel`: what the lifecycle service does, and to steer it.
 
 LOGDIR is the first data directory of the broker. The service is reached by files there, so a user
 who may write to the directory may pause and cancel, and a pause holds for the service that runs and
-for those to come. Only rounds wait: rolls and retention go on. `show` may ask all brokers of a
-cluster instead.
+for those to come. Only rounds wait: rolls and retention go on. With --bootstrap-server all brokers
+of a cluster are asked instead, each for its own service; that takes ALTER of the cluster, and
+DESCRIBE to show. Who does not answer goes on as before, and is named.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from lapse.cli.output import show_table
 from lapse.lifecycle.round.progress import LogProgress
 from lapse.lifecycle.status import pauses
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause_text
-from lapse.lifecycle.status.reports import ServiceProgress
+from lapse.lifecycle.status.reports import ServiceProgress, UnderWay
 from lapse.lifecycle.status.snapshot import Status, read_status
+from lapse.wire.schema.alter_rounds import CANCEL, PAUSE, RESUME, AlterRoundsRequest
 from lapse.wire.schema.describe_outlook import ROUNDS, DescribeOutlookRequest
 
 EXAMPLES = """\
@@ -38,8 +40,10 @@ examples:
   lapse rounds pause DATA --partition orders-0 --now   and cancel the round that it has now
   lapse rounds resume DATA                         everything
   lapse rounds cancel DATA --partition orders-0    only this round: it is due again in minutes
+  lapse rounds pause --bootstrap-server broker1:9092 --for 2h    on all brokers
 
-exit codes: 0 done, 1 there was nothing to cancel or resume, 2 usage, 3 no such directory
+exit codes: 0 done, 1 there was nothing to cancel or resume, or a broker did not answer, 2 usage,
+3 no such directory
 """
 _WATCH_SECONDS = 1.0
 _LISTED_MAX = 20
@@ -53,17 +57,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for name, (say, text) in _VERBS.items():
         verb = verbs.add_parser(name, help=text, description=text)
         verb.add_argument(
-            "logdir", type=Path, metavar="LOGDIR", nargs="?" if name == "show" else None,
-            help="the first data directory",
+            "logdir", type=Path, metavar="LOGDIR", nargs="?", help="the first data directory"
+        )
+        verb.add_argument(
+            "--bootstrap-server", metavar="HOST:PORT,…",
+            help="without LOGDIR: ask all brokers of the cluster",
         )  # fmt: skip
+        verb.add_argument(
+            "--command-config", type=Path, metavar="FILE", help="a client's properties for that"
+        )
         if name == "show":
-            verb.add_argument(
-                "--bootstrap-server", metavar="HOST:PORT,…",
-                help="without LOGDIR: ask all brokers of the cluster",
-            )  # fmt: skip
-            verb.add_argument(
-                "--command-config", type=Path, metavar="FILE", help="a client's properties for that"
-            )
             verb.add_argument("--json", action="store_true", help="one object, or one a second")
             verb.add_argument("--watch", action="store_true", help="until interrupted")
         else:
@@ -190,10 +193,20 @@ _COLUMNS: dict[str, Callable[[LogProgress], str]] = {
 
 
 def _pause(args: argparse.Namespace, clock: Clock) -> int:
-    now_ms, fs = clock.now_ms(), RealFs()
-    until_ms = None
+    duration_ms = None
     if args.duration is not None:
-        until_ms = after_ms(now_ms, options.duration_ms("--for", args.duration))
+        duration_ms = options.duration_ms("--for", args.duration)
+    if args.logdir is None:
+        return _ask_all(
+            args,
+            AlterRoundsRequest(
+                what=PAUSE, logs=tuple(args.partition) or None, reason=args.reason, now=args.now,
+                duration_ms=-1 if duration_ms is None else duration_ms,
+            ),
+            lambda line: _paused(msgspec.json.decode(line, type=Pause)),
+        )  # fmt: skip
+    now_ms, fs = clock.now_ms(), RealFs()
+    until_ms = None if duration_ms is None else after_ms(now_ms, duration_ms)
     pauses.pause(fs, args.logdir, args.partition, Pause(EVERY_LOG, now_ms, until_ms, args.reason))
     if args.now:
         pauses.call_off(fs, args.logdir, args.partition, now_ms)
@@ -203,15 +216,49 @@ def _pause(args: argparse.Namespace, clock: Clock) -> int:
 
 
 def _resume(args: argparse.Namespace, clock: Clock) -> int:
+    if args.logdir is None:
+        request = AlterRoundsRequest(what=RESUME, logs=tuple(args.partition) or None)
+        return _ask_all(args, request, lambda line: _ended(msgspec.json.decode(line, type=Pause)))
     ended = pauses.resume(RealFs(), args.logdir, args.partition, clock.now_ms())
-    lines = [f"{_what(p)} {'go' if p.log == EVERY_LOG else 'goes'} on" for p in ended]
-    return _tell(lines, "nothing of that was paused")
+    return _tell([_ended(one) for one in ended], _NOTHING_PAUSED)
 
 
 def _cancel(args: argparse.Namespace, clock: Clock) -> int:
+    if args.logdir is None:
+        request = AlterRoundsRequest(what=CANCEL, logs=tuple(args.partition) or None)
+        return _ask_all(
+            args, request, lambda line: _called_off(msgspec.json.decode(line, type=UnderWay))
+        )
     called_off = pauses.call_off(RealFs(), args.logdir, args.partition, clock.now_ms())
-    lines = [f"{one.log}: round {one.round_id} is called off" for one in called_off]
-    return _tell(lines, "no such round is under way")
+    return _tell([_called_off(one) for one in called_off], _NOTHING_UNDER_WAY)
+
+
+_NOTHING_PAUSED, _NOTHING_UNDER_WAY = "nothing of that was paused", "no such round is under way"
+_OTHERWISE = {RESUME: _NOTHING_PAUSED, CANCEL: _NOTHING_UNDER_WAY}
+
+
+def _ended(pause: Pause) -> str:
+    return f"{_what(pause)} {'go' if pause.log == EVERY_LOG else 'goes'} on"
+
+
+def _called_off(one: UnderWay) -> str:
+    return f"{one.log}: round {one.round_id} is called off"
+
+
+def _ask_all(
+    args: argparse.Namespace, request: AlterRoundsRequest, text: Callable[[str], str]
+) -> int:
+    """Have all brokers do it; 1 where one did not answer, or nothing came of it on any."""
+    said = ask_brokers(args, request)
+    lines = [
+        f"broker {broker}: {text(line)}"
+        for broker, some in sorted(said.lines.items())
+        for line in some
+    ]
+    code = _tell(lines, _OTHERWISE.get(request.what, ""))
+    for broker, why in sorted(said.silent.items()):
+        print(f"broker {broker} goes on as before: {why}", file=sys.stderr)
+    return 1 if said.silent else code
 
 
 def _tell(lines: Sequence[str], otherwise: str) -> int:

@@ -24,6 +24,7 @@ from lapse.wire.schema.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
+from lapse.wire.schema.alter_rounds import PAUSE, AlterRoundsRequest
 from lapse.wire.schema.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -157,6 +158,7 @@ ADMIN_REQUESTS: Mapping[int, Any] = {
         feature_updates=(FeatureUpdateKey(feature="group.version", max_version_level=1),)
     ),
     10_000: DescribeOutlookRequest(what=EXPLAIN),
+    10_001: AlterRoundsRequest(what=PAUSE, reason="t"),
     60: DescribeClusterRequest(include_cluster_authorized_operations=True),
     75: DescribeTopicPartitionsRequest(
         topics=tuple(TopicRequest(name=name) for name in ("t", "x")),

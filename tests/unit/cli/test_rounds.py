@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from lapse.base.clock import SystemClock
+from lapse.base.errors import ErrorCode
 from lapse.base.fs import RealFs
 from lapse.cli.main import main
 from lapse.lifecycle.round.cancel import is_cancelled
 from lapse.lifecycle.round.progress import LogProgress
 from lapse.lifecycle.status.backoff import Held
-from lapse.lifecycle.status.pauses import read_pauses
+from lapse.lifecycle.status.pauses import Pause, read_pauses
 from lapse.lifecycle.status.reports import (
     SILENT_MS,
     Queue,
@@ -22,6 +26,9 @@ from lapse.lifecycle.status.reports import (
     write_progress,
     write_queue,
 )
+from lapse.wire.schema.alter_rounds import AlterRoundsRequest, AlterRoundsResponse
+from lapse.wire.schema.metadata import MetadataRequest
+from tests.support.client.peers import HANG_UP, Peer, metadata, running_peers
 
 FS, MIB = RealFs(), 1 << 20
 
@@ -137,3 +144,64 @@ def test_what_is_wrong_is_said(
     found, _, error = said(capsys, *words)
     assert found == code
     assert text in error
+
+
+# --- all brokers of a cluster ---------------------------------------------------------------------
+
+
+def answer(*lines: object, code: ErrorCode = ErrorCode.NONE) -> Callable[[object], object]:
+    return lambda _: AlterRoundsResponse(
+        error_code=code, error_message="why" if code else None,
+        lines=tuple(msgspec.json.encode(line).decode() for line in lines),
+    )  # fmt: skip
+
+
+async def said_to(
+    capsys: pytest.CaptureFixture[str],
+    answers: dict[int, Callable[[object], object]],
+    *argv: str,
+) -> tuple[int, str, str]:
+    peers = {n: Peer({AlterRoundsRequest: one}) for n, one in answers.items()}
+    for one in peers.values():
+        one.script[MetadataRequest] = metadata(peers, {})
+    async with running_peers(*peers.values()):
+        words = ["rounds", *argv, "--bootstrap-server", peers[1].address]
+        code = await asyncio.to_thread(main, words)
+    return code, *capsys.readouterr()
+
+
+async def test_all_brokers_are_asked_and_who_is_silent_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one = Pause("*", 1_000, None, "why")
+    code, text, _ = await said_to(capsys, {1: answer(one), 2: answer(one)}, "pause")
+    assert code == 0
+    assert text.splitlines() == [
+        f"broker {n}: all logs: paused since 1970-01-01 00:00:01 UTC: why" for n in (1, 2)
+    ]
+    under_way = UnderWay("t-0", "r1", "/somewhere/t-0")
+    code, text, err = await said_to(
+        capsys, {1: answer(under_way), 2: lambda _: HANG_UP}, "cancel", "--partition", "t-0"
+    )
+    assert (code, text) == (1, "broker 1: t-0: round r1 is called off\n")
+    assert err.startswith("broker 2 goes on as before: 127.0.0.1")
+
+
+async def test_nothing_on_any_broker_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, err = await said_to(capsys, {1: answer(), 2: answer()}, "resume")
+    assert (code, text, err) == (1, "", "nothing of that was paused\n")
+
+
+async def test_a_refusal_is_for_all(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = answer(code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    code, _, err = await said_to(capsys, {1: refused, 2: answer()}, "pause")
+    assert code == 3
+    assert "CLUSTER_AUTHORIZATION_FAILED" in err
+
+
+@pytest.mark.parametrize("verb", ["show", "pause", "resume", "cancel"])
+def test_a_directory_or_a_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    assert said(capsys, verb)[0] == 2
+    assert said(capsys, verb, tmp_path, "--bootstrap-server", "127.0.0.1:1")[0] == 2

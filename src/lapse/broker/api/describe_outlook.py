@@ -23,6 +23,7 @@ import msgspec
 
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
+from lapse.broker.request.asked_logs import asked_logs, away
 from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
@@ -31,7 +32,6 @@ from lapse.lifecycle.outlook.explain import HEALTH, SERVICE, Explained, Surround
 from lapse.lifecycle.outlook.plan import line_of, line_without_facts, policy_text
 from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.status.snapshot import read_status
-from lapse.metadata.image import Topic
 from lapse.security.acls import Operation
 from lapse.wire.schema.describe_outlook import (
     DESCRIBE_OUTLOOK,
@@ -74,7 +74,7 @@ def _look(
     services: Services, request: DescribeOutlookRequest, after: TopicPartition | None, look: Look
 ) -> DescribeOutlookResponse:
     """In a thread: there may be ten thousand logs."""
-    asked = _asked(services, request)
+    asked = asked_logs(services, request.logs, request.topic)
     me = services.config.node_id
     here = sorted(
         tp for tp, topic in asked if topic.is_at(tp.partition, me) and (after is None or tp > after)
@@ -86,34 +86,8 @@ def _look(
         broker_id=me,
         lines=tuple(look(services, request, chosen)),
         last=str(chosen[-1]) if len(chosen) < len(here) else None,
-        away=() if after is not None else _away(services, asked),
+        away=() if after is not None else away(services, asked),
     )
-
-
-def _asked(
-    services: Services, request: DescribeOutlookRequest
-) -> list[tuple[TopicPartition, Topic]]:
-    """The partitions that were asked for, whoever has them."""
-    logs = None if request.logs is None else frozenset(request.logs)
-    return [
-        (tp, topic)
-        for topic in services.topics.image.topics.values()
-        if request.topic in {None, topic.name}
-        for n in range(topic.partitions)
-        for tp in [TopicPartition(topic.name, n)]
-        if logs is None or str(tp) in logs
-    ]
-
-
-def _away(services: Services, asked: Sequence[tuple[TopicPartition, Topic]]) -> tuple[int, ...]:
-    """Brokers that have some of them, and of which nobody can be asked now."""
-    having = {
-        broker
-        for tp, topic in asked
-        if tp.partition < len(topic.states)
-        for broker in topic.states[tp.partition].replicas
-    }
-    return tuple(sorted(having - services.topics.members.brokers.keys()))
 
 
 def _explained(

@@ -14,6 +14,7 @@ from lapse.broker.api import (
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
+    alter_rounds,
     alter_user_scram_credentials,
     api_versions,
     consumer_group_describe,
@@ -123,6 +124,6 @@ _MODULES = (
 APIS: Mapping[int, Endpoint] = {module.API.api.key: module.API for module in _MODULES}
 SERVED: Mapping[int, Endpoint] = {
     **APIS,
-    describe_outlook.API.api.key: describe_outlook.API,
+    **{module.API.api.key: module.API for module in (describe_outlook, alter_rounds)},
 }
 ADVERTISED = advertised(endpoint.api for endpoint in APIS.values())

@@ -1,0 +1,98 @@
+"""AlterRounds (key 10001): pause, resume or call off rounds of this broker's logs.
+
+Needs ALTER cluster, as the same on the HTTP port.
+
+Behaviour: as `lapse rounds pause`, `resume` and `cancel` in the broker's directory, by files there
+that the lifecycle service reads. A pause begins, and ends, by the broker's clock. A pause answers
+with all pauses that hold, the others with what they have ended. Logs that are not here count, too:
+a replica may come. INVALID_REQUEST for another verb, a log's name that is none, or a negative
+duration but -1; KAFKA_STORAGE_ERROR where it cannot be written.
+
+v0 ours; not in ApiVersions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from lapse.base.errors import ErrorCode, LapseError
+from lapse.base.fs import RealFs
+from lapse.base.ids import TopicPartition
+from lapse.base.times import after_ms
+from lapse.broker.request.asked_logs import asked_logs, away
+from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.lifecycle.status import pauses
+from lapse.lifecycle.status.pauses import EVERY_LOG, Pause
+from lapse.security.acls import Operation
+from lapse.wire.schema.alter_rounds import (
+    ALTER_ROUNDS,
+    CANCEL,
+    PAUSE,
+    RESUME,
+    AlterRoundsRequest,
+    AlterRoundsResponse,
+)
+
+Done = Sequence[object]
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: AlterRoundsRequest
+) -> AlterRoundsResponse:
+    """Do it, in a thread, and say what came of it."""
+    do = _VERBS.get(request.what)
+    names = request.logs or ()
+    if do is None or request.duration_ms < -1 or None in map(TopicPartition.parse, names):
+        words = f"what: allowed is {', '.join(_VERBS)}; logs: like t-0; duration_ms: -1 or more"
+        return AlterRoundsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=words)
+    path, now_ms = services.partitions.data_dir, services.clock.now_ms()
+    try:
+        done = await asyncio.to_thread(do, path, request, now_ms)
+    except (LapseError, OSError) as e:
+        code = ErrorCode.KAFKA_STORAGE_ERROR
+        return AlterRoundsResponse(error_code=code, error_message=str(e))
+    return AlterRoundsResponse(
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        broker_id=services.config.node_id,
+        lines=tuple(msgspec.json.encode(one).decode() for one in done),
+        away=away(services, asked_logs(services, request.logs)),
+    )
+
+
+def _pause(path: Path, request: AlterRoundsRequest, now_ms: int) -> Done:
+    fs, logs = RealFs(), request.logs or ()
+    until_ms = None if request.duration_ms < 0 else after_ms(now_ms, request.duration_ms)
+    pauses.pause(fs, path, logs, Pause(EVERY_LOG, now_ms, until_ms, request.reason))
+    if request.now:
+        pauses.call_off(fs, path, logs, now_ms)
+    return list(pauses.read_pauses(path, now_ms))
+
+
+def _resume(path: Path, request: AlterRoundsRequest, now_ms: int) -> Done:
+    return pauses.resume(RealFs(), path, request.logs or (), now_ms)
+
+
+def _cancel(path: Path, request: AlterRoundsRequest, now_ms: int) -> Done:
+    return pauses.call_off(RealFs(), path, request.logs or (), now_ms)
+
+
+_VERBS: dict[str, Callable[[Path, AlterRoundsRequest, int], Done]] = {
+    PAUSE: _pause,
+    RESUME: _resume,
+    CANCEL: _cancel,
+}
+
+API = Endpoint(
+    ALTER_ROUNDS,
+    AlterRoundsRequest,
+    AlterRoundsResponse,
+    handle,
+    of_cluster(Operation.ALTER, AlterRoundsResponse(**CLUSTER_REFUSAL)),
+)
