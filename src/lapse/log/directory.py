@@ -317,6 +317,12 @@ class LogDirectory:
             log.close(clean=False)
         self.put_away(partition, delay_ms or 0)
 
+    def give_back(self, partition: TopicPartition) -> None:
+        """Know nothing of a log that stays where it was after all. Raises StorageError."""
+        if self.logs.pop(partition, None) is not None:
+            self._drop_checkpoints(partition)
+            self.forget(partition)
+
     def put_away(self, partition: TopicPartition, delay_ms: int) -> None:
         """Rename the folder of a log that is open here no more, for `sweep_deleted` to remove."""
         if not self._expected.get(partition, Expected()).fetch_anew:  # noted until it is done

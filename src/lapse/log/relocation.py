@@ -214,7 +214,7 @@ def relocate(copy: Copy, source: LogDirectory, target: LogDirectory, fs: Fs) -> 
             log.go_on_in(place, target.era, bring)
         except BaseException:
             if log.dir.parent == source.path and partition in source.logs:
-                target.logs.pop(partition, None)
+                target.give_back(partition)
             raise
     fs.unlink(place / FOLDER / WHOLE)
     target.checkpoint()

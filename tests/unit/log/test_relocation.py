@@ -286,6 +286,8 @@ def test_it_stays_where_it_is_when_the_other_disk_fails(tmp_path: Path) -> None:
     fs.broken = None
     assert (log.dir.parent, log.offline_reason) == (disks.old.path, None)
     assert (TP in disks.old.logs, TP in disks.new.logs) == (True, False)
+    disks.new.checkpoint()
+    assert disks.new.lost(TP) is None
     assert append(log, batch()).base_offset == end
     check_sound(log)
     assert before.batches.items() <= batches_of(log).items()

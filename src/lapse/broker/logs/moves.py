@@ -128,6 +128,7 @@ class Moves:
         raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not in log.dirs")
 
     def _begin(self, partition: TopicPartition, target: LogDirectory) -> None:
+        self._give_up(partition)  # another one, that was asked for just now
         move = Move(self._partitions.get(partition), target)
         self._moves[partition] = move
         task = asyncio.get_running_loop().create_task(self._run(move))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -171,6 +172,23 @@ async def test_a_move_is_shown_and_given_up(
         assert where(node) == source
         await ask(connection, target, TP)
         await moved(node, target)
+
+
+async def test_two_who_ask_at_once_begin_one_move(
+    tmp_path: Path, dirs: tuple[Path, Path], slow: asyncio.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    third = tmp_path / "c"
+    async with running_node(tmp_path, settings(dirs, third)) as node:
+        await create(node, "t", 1)
+        targets = [path for path in (*dirs, third) if path != where(node)]
+        moves = node.services.moves
+        await asyncio.gather(*(moves.begin(TP, path) for path in (*targets, *targets)))
+        on_their_way = [len(moves.to(one)) for one in node.services.partitions.directories]
+        assert sum(on_their_way) == 1
+        slow.set()
+        await until(lambda: not moves.is_busy)
+    assert caplog.text.count("has moved to") == 1
 
 
 async def test_one_that_was_cut_short_begins_anew(
