@@ -164,39 +164,57 @@ def _logs(log_dirs: Sequence[Path]) -> Mapping[TopicPartition, Sequence[KafkaLog
 
 def adoption_of(node: KafkaNode) -> Adoption:
     """What is taken over; raises ConfigError with all that speaks against it."""
-    against = [*_of_quorum(node), *_of_topics(node), *_of_access(node.image)]
-    topics, left_out = [], []
-    for topic in sorted(node.image.topics.values(), key=lambda one: one.name):
-        settings = node.image.settings_of(topic.name)
-        known = known_topic_settings(settings)
-        left_out += [
-            LeftOut(f"topic {topic.name}", name) for name in settings.keys() - known.keys()
-        ]
-        try:
-            settled_config(known, {}, LEVELS.caps)
-        except ConfigError as e:
-            against.append(f"topic {topic.name}: {e}")
-        topics.append(TopicRecord(topic.name, topic.topic_id, len(topic.partitions), known))
-    broker_settings: dict[str, dict[str, str]] = {}
+    image = node.image
+    found = _Findings([*_of_quorum(node), *_of_topics(node), *_of_access(image)])
+    by_name = sorted(image.topics.values(), key=lambda topic: topic.name)
+    topics = tuple(_topic_record(topic, image, found) for topic in by_name)
+    broker_settings = _broker_settings(node, found)
+    if image.has_delegation_tokens:
+        found.left_out.append(LeftOut("the cluster", "delegation tokens"))
+    if not topics:
+        found.against.append("its metadata knows no topic: begin on an empty directory instead")
+    if found.against:
+        raise ConfigError("; ".join(_few(found.against)))
+    return Adoption(
+        node, topics, broker_settings, dict(_epochs(node)),
+        tuple(sorted(found.left_out, key=lambda one: (one.of, one.what))),
+        tuple(sorted(node.logs.keys() - set(_partitions(image)))),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Findings:
+    """What speaks against it, and what is left out."""
+
+    against: list[str]
+    left_out: list[LeftOut] = field(default_factory=list)
+
+
+def _topic_record(topic: KafkaTopic, image: KafkaImage, found: _Findings) -> TopicRecord:
+    settings = image.settings_of(topic.name)
+    known = known_topic_settings(settings)
+    others = settings.keys() - known.keys()
+    found.left_out.extend(LeftOut(f"topic {topic.name}", name) for name in others)
+    try:
+        settled_config(known, {}, LEVELS.caps)
+    except ConfigError as e:
+        found.against.append(f"topic {topic.name}: {e}")
+    return TopicRecord(topic.name, topic.topic_id, len(topic.partitions), known)
+
+
+def _broker_settings(node: KafkaNode, found: _Findings) -> Mapping[str, Mapping[str, str]]:
+    """Of this broker and of all; of anything else that has settings nothing is taken over."""
+    taken = {}
     for (kind, name), settings in sorted(node.image.settings.items()):
         if kind == BROKER_RESOURCE and name in {ALL_BROKERS, str(node.node_id)}:
-            known, others = _known_broker_settings(settings, against)
-            broker_settings[name] = known
+            known, others = _known_broker_settings(settings, found.against)
+            taken[name] = known
             of = f"broker {name}" if name else "all brokers"
-            left_out += [LeftOut(of, setting) for setting in others]
+            found.left_out.extend(LeftOut(of, setting) for setting in others)
         elif kind != TOPIC_RESOURCE:
-            left_out += [LeftOut(f"{_KINDS.get(kind, kind)} {name}", one) for one in settings]
-    if node.image.has_delegation_tokens:
-        left_out.append(LeftOut("the cluster", "delegation tokens"))
-    if not topics:
-        against.append("its metadata knows no topic: start Lapse on an empty directory instead")
-    if against:
-        raise ConfigError("; ".join(_few(against)))
-    return Adoption(
-        node, tuple(topics), broker_settings, dict(_epochs(node)),
-        tuple(sorted(left_out, key=lambda one: (one.of, one.what))),
-        tuple(sorted(node.logs.keys() - set(_partitions(node.image)))),
-    )  # fmt: skip
+            of = f"{_KINDS.get(kind, kind)} {name}"
+            found.left_out.extend(LeftOut(of, setting) for setting in settings)
+    return taken
 
 
 _KINDS = {BROKER_RESOURCE: "broker", 8: "loggers of broker", 16: "client metrics", 32: "group"}
