@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -64,6 +65,7 @@ class Copy:
         self.log, self.folder, self._fs = log, folder, fs
         self._brought: dict[str, _Brought] = {}
         self._unsynced: set[str] = set()
+        self._left: deque[str] = deque()  # to be looked at in this pass over all files
 
     @property
     def size(self) -> int:
@@ -86,15 +88,20 @@ class Copy:
         self._fs.make_dir(self.folder / FOLDER)
 
     def bring_some(self, bytes_max: int = PIECE_BYTES) -> int:
-        """Bring what is not there yet, some of it; returns how many bytes. Raises StorageError."""
+        """Bring what is not there yet, some of it; returns how many bytes.
+
+        Fewer than `bytes_max`: all files were looked at. Raises StorageError.
+        """
         brought = 0
-        for name in self._names():
-            try:
+        if not self._left:
+            self._left.extend(self._names())
+        while self._left and brought < bytes_max:
+            name = self._left[0]
+            with contextlib.suppress(FileNotFoundError):  # retention or a round has removed it
                 brought += self._bring(name, bytes_max - brought)
-            except FileNotFoundError:
-                continue  # retention or a round has removed it
-            if brought >= bytes_max:
-                break
+                if name in self._brought and self._brought[name].mtime_ns < 0:
+                    continue  # there is more of it
+            self._left.popleft()
         return brought
 
     def is_ready(self) -> bool:
@@ -115,6 +122,10 @@ class Copy:
         names = self._names()
         if f"{FOLDER}/{INTENT}" in names:
             raise StorageError(f"{self.log.partition}: a round's commit has not ended")
+        # Closing has written these anew, perhaps within one tick of what tells files apart.
+        active = self.log.segments[-1].base_offset
+        for name in [name for name in self._brought if _is_written_anew(name, active)]:
+            del self._brought[name]
         with storage_errors(self.log.dir, "copying"):
             for name in names:
                 while self._bring(name, PIECE_BYTES) >= PIECE_BYTES:
@@ -155,8 +166,14 @@ class Copy:
             length = now.st_size - start
             if grows:
                 length = min(length, max(bytes_max, 1))
-            with contextlib.closing(self._fs.open_append(target)) as out:
-                out.copy_from(file.fileno(), start, length)
+            try:
+                with contextlib.closing(self._fs.open_append(target)) as out:
+                    out.copy_from(file.fileno(), start, length)
+            except StorageError:
+                if os.fstat(file.fileno()).st_size >= now.st_size:
+                    raise
+                self._brought.pop(name, None)  # it was cut just now: the next pass brings it
+                return 0
         self._fs.set_mtime_ns(target, now.st_mtime_ns)
         first_mtime_ns = before.first_mtime_ns if before is not None and start else now.st_mtime_ns
         is_whole = start + length == now.st_size
@@ -177,6 +194,11 @@ class Copy:
 
     def _may_be_cut(self, one: _Brought) -> bool:
         return one.mtime_ns != one.first_mtime_ns and one.generation != self.log.generation
+
+
+def _is_written_anew(name: str, active: int) -> bool:
+    base_offset = base_offset_of(name.rpartition("/")[2])
+    return not name.endswith(LOG) and (base_offset is None or base_offset >= active)
 
 
 def _names_in(folder: Path) -> list[str]:

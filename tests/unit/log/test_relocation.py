@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lapse.base.errors import KafkaError, StorageError
-from lapse.base.fs import Fs, RealFs
+from lapse.base.fs import AppendFile, Fs, RealFs
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
@@ -264,6 +264,31 @@ def test_one_that_was_cut_is_brought_again_before(disks: Disks) -> None:
     while copy.bring_some():
         pass
     assert relocate(copy, disks.old, disks.new, disks.fs)
+
+
+def test_one_that_is_cut_while_it_is_read_is_brought_again(tmp_path: Path) -> None:
+    """By another thread, between the look at its size and the last of its bytes."""
+
+    class Cutting(RealFs):
+        def open_append(self, path: Path) -> AppendFile:
+            file = super().open_append(path)
+            if path.parent.name == COPY and cut and path.name == f"{cut[0]:020d}.log":
+                disks.old.truncate_log(TP, cut.pop())
+            return file
+
+    cut: list[int] = []
+    disks = opened(tmp_path, Cutting())
+    log = disks.old.create_log(TP, TOPIC)
+    fill(log)
+    append(log, batch())
+    copy = disks.copy()
+    cut.append(log.segments[-1].base_offset)
+    while copy.bring_some():
+        pass
+    assert not cut
+    assert relocate(copy, disks.old, disks.new, disks.fs)
+    check_sound(log)
+    disks.close()
 
 
 # --- what goes wrong ------------------------------------------------------------------------------
