@@ -317,11 +317,18 @@ class LogDirectory:
             log.close(clean=False)
         self.put_away(partition, delay_ms or 0)
 
+    def keep(self, log: PartitionLog) -> None:
+        """Have a log still that was to go elsewhere; the next checkpoint writes it."""
+        with self._checkpointing:
+            self.logs[log.partition] = log
+            self._expect(log)
+
     def give_back(self, partition: TopicPartition) -> None:
-        """Know nothing of a log that stays where it was after all. Raises StorageError."""
-        if self.logs.pop(partition, None) is not None:
+        """Know nothing of a log that stays where it was after all; likewise."""
+        with self._checkpointing:
+            self.logs.pop(partition, None)
+            self._expected.pop(partition, None)
             self._drop_checkpoints(partition)
-            self.forget(partition)
 
     def put_away(self, partition: TopicPartition, delay_ms: int) -> None:
         """Rename the folder of a log that is open here no more, for `sweep_deleted` to remove."""

@@ -25,7 +25,7 @@ from lapse.base.errors import StorageError
 from lapse.base.fs import Fs, storage_errors
 from lapse.base.ids import TopicPartition
 from lapse.log.directory import LogDirectory
-from lapse.log.folders import list_copies
+from lapse.log.folders import is_bare, list_copies
 from lapse.log.intent import INTENT
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import LOG, base_offset_of
@@ -59,6 +59,7 @@ class Copy:
     Attributes:
         folder: where it is.
         size: bytes of records in it.
+        may_be_the_log: it is whole, and perhaps the only one there is; so it stays.
     """
 
     def __init__(self, log: PartitionLog, folder: Path, fs: Fs) -> None:
@@ -66,10 +67,12 @@ class Copy:
         self._brought: dict[str, _Brought] = {}
         self._unsynced: set[str] = set()
         self._left: deque[str] = deque()  # to be looked at in this pass over all files
+        self.may_be_the_log = False
 
     @property
     def size(self) -> int:
-        return sum(one.size for name, one in self._brought.items() if name.endswith(LOG))
+        brought = self._brought.copy()  # another thread may bring some just now
+        return sum(one.size for name, one in brought.items() if name.endswith(LOG))
 
     @property
     def end_offset(self) -> int:
@@ -138,11 +141,12 @@ class Copy:
 
     def vouch(self) -> None:
         """Say that it is whole; durable when this returns. Raises StorageError."""
+        self.may_be_the_log = True
         self._fs.replace_file(self.folder / FOLDER / WHOLE, b"")
 
     def remove(self) -> None:
         """Give up. Raises StorageError."""
-        if self.folder.exists():
+        if not self.may_be_the_log and self.folder.exists():
             self._fs.remove_tree(self.folder)
 
     def _names(self) -> list[str]:
@@ -235,7 +239,9 @@ def relocate(copy: Copy, source: LogDirectory, target: LogDirectory, fs: Fs) -> 
         try:
             log.go_on_in(place, target.era, bring)
         except BaseException:
-            if log.dir.parent == source.path and partition in source.logs:
+            if source.holds(partition):  # it goes on there
+                copy.may_be_the_log = False
+                source.keep(log)
                 target.give_back(partition)
             raise
     fs.unlink(place / FOLDER / WHOLE)
@@ -252,15 +258,34 @@ def settle(
     """
     again = []
     for directory in directories:
-        for path, partition in list_copies(directory.path):
-            if any(one.holds(partition) for one in directories):
-                fs.remove_tree(path)
-                again.append((partition, directory))
-            elif all_there and (path / FOLDER / WHOLE).exists():
-                fs.rename(path, directory.path / str(partition))
-                fs.fsync_dir(directory.path)
-                fs.unlink(directory.path / str(partition) / FOLDER / WHOLE)
-                _log.info("%s has moved to %s", partition, directory.path)
-            else:
-                _log.warning("%s: no log directory has %s; left alone", path, partition)
+        try:
+            for path, partition in list_copies(directory.path):
+                if _settled(path, partition, directories, fs, all_there=all_there):
+                    again.append((partition, directory))
+        except StorageError as e:  # of one disk, which stops no other
+            _log.warning("copies in %s are left alone: %s", directory.path, e)
     return again
+
+
+def _settled(
+    path: Path,
+    partition: TopicPartition,
+    directories: Sequence[LogDirectory],
+    fs: Fs,
+    *,
+    all_there: bool,
+) -> bool:
+    """Whether it is gone, and is to begin anew."""
+    held = [one.path / str(partition) for one in directories if one.holds(partition)]
+    place = path.parent / str(partition)
+    if any(not is_bare(folder) for folder in held):
+        fs.remove_tree(path)
+        return True
+    if all_there and not held and (path / FOLDER / WHOLE).exists():
+        fs.rename(path, place)
+        fs.fsync_dir(path.parent)
+        fs.unlink(place / FOLDER / WHOLE)
+        _log.info("%s has moved to %s", partition, path.parent)
+    else:
+        _log.warning("%s: no log directory has %s; left alone", path, partition)
+    return False

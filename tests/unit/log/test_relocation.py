@@ -349,6 +349,29 @@ def test_it_is_offline_where_its_folder_was_put_away_and_the_other_has_no_name(
     disks.close()
 
 
+def test_a_log_start_that_only_kafkas_checkpoint_has_goes_along(tmp_path: Path) -> None:
+    """KIP-107: a crash right after the last rename must not bring back what was deleted."""
+
+    class Dying(RealFs):
+        def unlink(self, path: Path) -> None:
+            if path.name == WHOLE:
+                raise StorageError("dead")
+            super().unlink(path)
+
+    disks = opened(tmp_path)
+    fill(disks.old.create_log(TP, TOPIC))
+    disks.close()
+    checkpoints.write_offsets(RealFs(), tmp_path / "old" / checkpoints.LOG_START, {TP: 3})
+    disks = opened(tmp_path, Dying())
+    assert disks.old.open_log(TP, TOPIC).log_start_offset == 3
+    with pytest.raises(StorageError, match="dead"):
+        disks.move()
+    disks.close(clean=False)
+    disks = opened(tmp_path)
+    assert disks.new.open_log(TP, TOPIC).log_start_offset == 3
+    disks.close()
+
+
 def test_a_commit_that_has_not_ended_is_waited_for(disks: Disks) -> None:
     log = disks.log
     fill(log)
@@ -393,6 +416,29 @@ def test_a_whole_copy_is_the_log_where_nothing_else_can_be(
     assert settle([disks.old, disks.new], disks.fs, all_there=all_there) == []
     assert disks.new.holds(TP) == is_log
     assert path.exists() != is_log
+
+
+def test_a_folder_without_a_segment_is_no_reason_to_remove_a_copy(disks: Disks) -> None:
+    disks.old.delete_log(TP)
+    (disks.old.path / str(TP)).mkdir()
+    path = copied(disks, is_whole=True)
+    assert settle([disks.old, disks.new], disks.fs, all_there=True) == []
+    assert path.exists()
+
+
+def test_a_disk_that_fails_then_stops_no_other(tmp_path: Path) -> None:
+    fs = FailingFs()
+    disks = opened(tmp_path, fs)
+    disks.old.create_log(TP, TOPIC)
+    other = disks.old.path / COPY
+    (other / ".lapse").mkdir(parents=True)
+    copied(disks, is_whole=False)
+    fs.broken = disks.new.path
+    found = settle([disks.new, disks.old], disks.fs, all_there=True)
+    fs.broken = None
+    assert found == [(TP, disks.old)]
+    assert not other.exists()
+    disks.close()
 
 
 def test_the_mark_of_a_whole_copy_goes_nowhere_else(disks: Disks) -> None:

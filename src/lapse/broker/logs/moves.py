@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,6 @@ class Move:
     target: LogDirectory
     copy: Copy | None = None
     is_given_up: bool = False
-    task: asyncio.Task[None] | None = None
 
     @property
     def size(self) -> int:
@@ -101,7 +100,10 @@ class Moves:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"{partition}: its name is too long to move"
             )
-        free = await self._disk.run(_free_bytes, target.path)
+        try:
+            free = (await self._disk.run(shutil.disk_usage, target.path)).free
+        except OSError as e:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{target.path}: {e}") from e
         if free < log.size_bytes:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -205,8 +207,3 @@ class Moves:
         if move.target not in self._partitions.directories:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{move.target.path} is offline")
         return True
-
-
-def _free_bytes(path: Path) -> int:
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import ErrorCode
+from lapse.base.errors import ErrorCode, StorageError
+from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
-from lapse.log.folders import FUTURE
+from lapse.log.folders import DELETED, FUTURE
 from lapse.log.relocation import Copy
 from lapse.wire.schema.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -134,6 +135,16 @@ async def test_what_cannot_be_is_refused(
         assert await ask(connection, target, TP) == [ErrorCode.NONE]  # there already
 
 
+async def test_a_directory_that_is_not_there_any_more_is_refused(
+    node: Node, dirs: tuple[Path, Path]
+) -> None:
+    target = elsewhere(node, dirs)
+    aside = target.rename(target.with_name("aside"))
+    async with await connect(node) as connection:
+        assert await ask(connection, target, TP) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    aside.rename(target)
+
+
 async def test_one_that_comes_later_is_made_where_it_was_to_be(
     node: Node, dirs: tuple[Path, Path]
 ) -> None:
@@ -220,3 +231,53 @@ async def test_a_topic_that_is_deleted_meanwhile_is_gone(
         await until(lambda: not node.services.moves.is_busy)
         assert not list(target.glob("t-0*" + FUTURE))
         assert not (target / "t-0").exists()
+
+
+class RenameFails(RealFs):
+    """Of a copy to the partition's name, once the old folder is put away."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        if source.name.endswith(FUTURE):
+            raise StorageError("no")
+        super().rename(source, target)
+
+
+async def test_a_copy_that_is_the_only_one_is_never_removed(
+    tmp_path: Path, dirs: tuple[Path, Path]
+) -> None:
+    async with running_node(tmp_path, settings(dirs), fs=RenameFails()) as node:
+        await create(node, "t", 1, file_delete_delay_ms="0")
+        target = elsewhere(node, dirs)
+        async with await connect(node) as connection:
+            await produce(connection, "t", (0, batch_of(b"x")))
+            await ask(connection, target, TP)
+            await until(lambda: not node.services.moves.is_busy)
+            [refused] = await produce(connection, "t", (0, batch_of(b"y")))
+            assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    async with running_node(tmp_path, settings(dirs)) as again:
+        assert where(again) == target
+        assert again.services.partitions.get(TP).log_end_offset == 1
+
+
+async def test_one_that_cannot_be_put_away_stays_what_it_was(
+    tmp_path: Path, dirs: tuple[Path, Path]
+) -> None:
+    class PutAwayFails(RealFs):
+        def rename(self, source: Path, target: Path) -> None:
+            if target.name.endswith(DELETED):
+                raise StorageError("no")
+            super().rename(source, target)
+
+    async with running_node(tmp_path, settings(dirs), fs=PutAwayFails()) as node:
+        await create(node, "t", 1)
+        source, target = where(node), elsewhere(node, dirs)
+        async with await connect(node) as connection:
+            await ask(connection, target, TP)
+            await until(lambda: not node.services.moves.is_busy)
+            await produce(connection, "t", (0, batch_of(b"x")))
+        assert where(node) == source
+        assert node.services.partitions.directory_of(TP).path == source
+        assert not list(target.glob("t-0*"))
+    async with running_node(tmp_path, settings(dirs)) as again:
+        assert where(again) == source
+        assert again.services.partitions.get(TP).log_end_offset == 1
