@@ -29,8 +29,16 @@ from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.log import checkpoints
 from lapse.log.folders import list_partitions
 from lapse.metadata.features import Levels
-from lapse.metadata.kraft import BROKER_RESOURCE, FOLDER, TOPIC_RESOURCE, read_entries
-from lapse.metadata.kraft_image import KafkaImage, KafkaTopic, image_of, voters_in
+from lapse.metadata.image import METADATA_LOG
+from lapse.metadata.kraft import FOLDER, read_entries
+from lapse.metadata.kraft_image import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    KafkaImage,
+    KafkaTopic,
+    image_of,
+    voters_in,
+)
 from lapse.metadata.sqlite import STORE, SqliteStore
 from lapse.metadata.store import ALL_BROKERS, TopicRecord
 from lapse.security.acls import AclBinding
@@ -155,7 +163,7 @@ def _logs(log_dirs: Sequence[Path]) -> Mapping[TopicPartition, Sequence[KafkaLog
             topic_id = checkpoints.read_topic_id(log_dir / str(partition))
             log = KafkaLog(log_dir, topic_id, ends.get(partition))
             found.setdefault(partition, []).append(log)
-    found.pop(TopicPartition.parse(FOLDER) or TopicPartition("", 0), None)
+    found.pop(TopicPartition(METADATA_LOG, 0), None)
     return found
 
 
@@ -222,6 +230,8 @@ _KINDS = {BROKER_RESOURCE: "broker", 8: "loggers of broker", 16: "client metrics
 
 def _of_quorum(node: KafkaNode) -> Iterator[str]:
     voters = node.image.voters
+    if not voters:
+        yield f"who decided its metadata is not known: there is no {_QUORUM_STATE}"
     if len(voters) > 1:
         yield (
             f"its metadata was decided by several controllers ({_some(map(str, sorted(voters)))}), "

@@ -1,4 +1,4 @@
-"""Kafka's own metadata log, `__cluster_metadata-0`: its records, and topic settings out of them.
+"""Kafka's own metadata log, `__cluster_metadata-0`: the records that count, in order.
 
 The log's records are `frame version varint · record type varint · its version varint · body`, the
 body in flexible encoding (`wire.schema.metadata_records`). A snapshot is a file
@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import os
 import re
-import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +30,8 @@ from lapse.records.control import control_type
 from lapse.wire.codec import decode
 from lapse.wire.errors import MalformedMessage, UnsupportedVersion
 from lapse.wire.primitives import read_uvarint
-from lapse.wire.schema.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 
 FOLDER = f"{METADATA_LOG}-0"
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 _SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _BEGIN, _END, _ABORT = 23, 24, 25
@@ -70,62 +67,6 @@ class Entry:
     def refused(self, why: str) -> CorruptData:
         """The error that says where."""
         return CorruptData(f"{self.where}, offset {self.offset}", 0, why)
-
-
-@dataclass(slots=True)
-class KafkaTopics:
-    """What Kafka's metadata says of topics.
-
-    Attributes:
-        overrides: settings by topic; every existing topic is a key.
-        defaults: cluster-wide dynamic broker settings. What stands in a broker's own
-            `server.properties` is not in the metadata.
-    """
-
-    overrides: dict[str, dict[str, str]] = field(default_factory=dict)
-    defaults: dict[str, str] = field(default_factory=dict)
-
-
-_TYPES: dict[int, type[Any]] = {2: TopicRecord, 4: ConfigRecord, 9: RemoveTopicRecord}
-
-
-def read_kafka_topics(log_dir: Path) -> KafkaTopics | None:
-    """Topics of the Kafka that owns `log_dir`; None if it keeps no metadata there.
-
-    Raises CorruptData on what does not read, and StorageError where it may not be read.
-    """
-    found = read_entries(log_dir)
-    if found is None:
-        return None
-    topics = KafkaTopics()
-    names: dict[uuid.UUID, str] = {}
-    for entry in found:
-        match entry.decoded(_TYPES[entry.kind]) if entry.kind in _TYPES else None:
-            case TopicRecord() as record:
-                names[record.topic_id] = record.name
-                topics.overrides[record.name] = {}
-            case RemoveTopicRecord() as record:
-                topics.overrides.pop(names.pop(record.topic_id, ""), None)
-            case ConfigRecord(resource_type=resource) as record if resource == TOPIC_RESOURCE:
-                set_or_remove(topics.overrides.setdefault(record.resource_name, {}), record)
-            case ConfigRecord(resource_type=resource, resource_name="") as record if (
-                resource == BROKER_RESOURCE
-            ):
-                set_or_remove(topics.defaults, record)
-            case _:
-                pass
-    return topics
-
-
-def set_or_remove(settings: dict[str, str], record: ConfigRecord) -> None:
-    """Do what a record says of one setting."""
-    if record.value is None:
-        settings.pop(record.name, None)
-    else:
-        settings[record.name] = record.value
-
-
-# --- the log --------------------------------------------------------------------------------------
 
 
 def read_entries(log_dir: Path) -> Iterator[Entry] | None:

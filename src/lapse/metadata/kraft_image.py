@@ -1,20 +1,22 @@
 """What the metadata log of a Kafka node comes to: all of it that a broker of Lapse has, too.
 
 What Kafka calls its MetadataImage and its many deltas; here each record has one function that says
-what it changes. A record that no Kafka up to 4.3 writes is refused: what it says is not known.
+what it changes. Who takes all of it over refuses a record that no Kafka up to 4.3 writes: what it
+says is not known. Who only looks at topics' settings passes over all other records.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from lapse.base.errors import CorruptData
-from lapse.metadata.kraft import TOPIC_RESOURCE, Entry, set_or_remove
+from lapse.metadata.kraft import Entry, read_entries
 from lapse.metadata.store import Entity, entity_of
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 from lapse.security.scram import ScramCredential, ScramMechanism
@@ -34,6 +36,8 @@ from lapse.wire.schema.metadata_records import (
     ZkMigrationStateRecord,
 )
 
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+_OF_TOPICS = frozenset({2, 4, 9})
 _VOTERS = "KRAFT_VOTERS"
 _DELEGATION_TOKEN = 10
 _SAME_LEADER = -2
@@ -86,10 +90,44 @@ class KafkaImage:
         return self.settings.get((TOPIC_RESOURCE, topic), {})
 
 
-def image_of(entries: Iterable[Entry]) -> KafkaImage:
-    """Read all; raises CorruptData, also for a kind of record or a topic that is not known."""
+@dataclass(frozen=True, slots=True)
+class KafkaTopics:
+    """What Kafka's metadata says of topics.
+
+    Attributes:
+        overrides: settings by topic; every existing topic is a key.
+        defaults: cluster-wide dynamic broker settings. What stands in a broker's own
+            `server.properties` is not in the metadata.
+    """
+
+    overrides: Mapping[str, Mapping[str, str]]
+    defaults: Mapping[str, str]
+
+
+def read_kafka_topics(log_dir: Path) -> KafkaTopics | None:
+    """Topics of the Kafka that owns `log_dir`; None if it keeps no metadata there.
+
+    Raises CorruptData on what does not read, and StorageError where it may not be read.
+    """
+    entries = read_entries(log_dir)
+    if entries is None:
+        return None
+    image = image_of(entries, _OF_TOPICS)
+    return KafkaTopics(
+        {topic.name: image.settings_of(topic.name) for topic in image.topics.values()},
+        image.settings.get((BROKER_RESOURCE, ""), {}),
+    )
+
+
+def image_of(entries: Iterable[Entry], kinds: Container[int] | None = None) -> KafkaImage:
+    """Read all, or the records of some kinds.
+
+    Raises CorruptData, also for a topic that is not known and, without `kinds`, such a kind.
+    """
     image = KafkaImage()
     for entry in entries:
+        if kinds is not None and entry.kind not in kinds:
+            continue
         if entry.control == _VOTERS:
             record = entry.decoded(VotersRecord)
             image.voters = frozenset(voter.voter_id for voter in record.voters)
@@ -152,8 +190,11 @@ def _partition_change(image: KafkaImage, record: PartitionChangeRecord) -> None:
 
 
 def _config(image: KafkaImage, record: ConfigRecord) -> None:
-    of = record.resource_type, record.resource_name
-    set_or_remove(image.settings.setdefault(of, {}), record)
+    settings = image.settings.setdefault((record.resource_type, record.resource_name), {})
+    if record.value is None:
+        settings.pop(record.name, None)
+    else:
+        settings[record.name] = record.value
 
 
 def _credential(image: KafkaImage, record: UserScramCredentialRecord) -> None:

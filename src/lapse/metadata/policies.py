@@ -21,7 +21,7 @@ from lapse.base.contradictions import Contradiction
 from lapse.base.errors import ConfigError, CorruptData, StorageError, unreadable
 from lapse.base.ids import TopicPartition
 from lapse.metadata.features import ALL, Levels
-from lapse.metadata.kraft import read_kafka_topics
+from lapse.metadata.kraft_image import read_kafka_topics
 from lapse.metadata.sqlite import STORE, look_at_settings
 from lapse.metadata.store import ALL_BROKERS, OF_FILE
 

@@ -61,6 +61,12 @@ def segment(log_dir: Path, base_offset: int, *batches: bytes) -> Path:
     return path
 
 
+def quorum(log_dir: Path, *voters: int) -> None:
+    """Who decided what is in the log."""
+    known = ",".join(f'{{"voterId":{voter}}}' for voter in voters)
+    (log_dir / FOLDER / "quorum-state").write_text(f'{{"currentVoters":[{known}]}}')
+
+
 def snapshot(log_dir: Path, end_offset: int, *of: object, is_whole: bool = True) -> Path:
     """What the records below an offset come to."""
     folder = log_dir / FOLDER

@@ -12,7 +12,7 @@ from lapse.base.fs import RealFs
 from lapse.cli.main import main
 from lapse.log import checkpoints
 from lapse.metadata.sqlite import STORE
-from tests.support.metadata.kraft_log import TOPIC, batch, config, segment, topic
+from tests.support.metadata.kraft_log import TOPIC, batch, config, quorum, segment, topic
 
 A = UUID(int=1)
 
@@ -26,6 +26,7 @@ def data(tmp_path: Path) -> Path:
     (tmp_path / "stranger-0").mkdir()
     strange = config(TOPIC, "a", "remote.log.copy.disable", "true")
     segment(tmp_path, 0, batch(0, *topic("a", A), strange))
+    quorum(tmp_path, 1)
     return tmp_path
 
 

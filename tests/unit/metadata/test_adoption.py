@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from lapse.wire.schema.metadata_records import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
-from tests.support.metadata.kraft_log import BROKER, TOPIC, batch, config, segment, topic
+from tests.support.metadata.kraft_log import BROKER, TOPIC, batch, config, quorum, segment, topic
 
 A, B = uuid.UUID(int=1), uuid.UUID(int=2)
 ENTRY = AccessControlEntryRecord(
@@ -71,6 +72,7 @@ def log(log_dir: Path, name: str, topic_id: uuid.UUID) -> None:
 
 def said(log_dir: Path, *of: object) -> None:
     segment(log_dir, 0, batch(0, *of))
+    quorum(log_dir, 1)
 
 
 def refusal(*log_dirs: Path, metadata: Path | None = None) -> str:
@@ -141,8 +143,7 @@ def test_partitions_lie_in_any_directory_and_the_metadata_elsewhere(
     log(more, "stranger-0", B)
     metadata.mkdir()
     said(metadata, *topic("a", A, [[1], [1]]))
-    (data / FOLDER / f"{0:020d}.log").unlink()
-    (data / FOLDER).rmdir()
+    shutil.rmtree(data / FOLDER)
     assert "--metadata-log-dir" in refusal(data, more)
     taken = adoption_of(kafka_node([data, more], metadata))
     assert taken.topics == (TopicRecord("a", A, 2, {}),)
@@ -206,12 +207,13 @@ def test_what_one_broker_alone_cannot_go_on_with(
     assert not (data / STORE).exists()
 
 
-def test_a_quorum_of_several_is_refused(data: Path) -> None:
-    state = data / FOLDER / "quorum-state"
-    state.write_text('{"currentVoters":[{"voterId":1}]}')
+def test_a_quorum_of_several_or_of_nobody_knows_whom_is_refused(data: Path) -> None:
+    quorum(data, 1)
     adoption_of(kafka_node([data]))
-    state.write_text('{"currentVoters":[{"voterId":1},{"voterId":2}]}')
+    quorum(data, 1, 2)
     assert "several controllers (1, 2)" in refusal(data)
+    (data / FOLDER / "quorum-state").unlink()
+    assert "there is no quorum-state" in refusal(data)
 
 
 def test_a_log_that_is_there_twice_is_refused(data: Path, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from lapse.base.errors import CorruptData
-from lapse.metadata.kraft import read_entries, read_kafka_topics
+from lapse.metadata.kraft import read_entries
+from lapse.metadata.kraft_image import read_kafka_topics
 from lapse.wire.schema.metadata_records import ConfigRecord, RemoveTopicRecord
 from tests.support.metadata.kraft_log import (
     ABORT,
@@ -56,6 +57,11 @@ def test_the_last_word_counts(tmp_path: Path) -> None:
     found = read_kafka_topics(tmp_path)
     assert found is not None
     assert found.defaults == {"log.retention.ms": "5"}
+
+
+def test_who_only_looks_passes_over_records_of_a_newer_kafka(tmp_path: Path) -> None:
+    segment(tmp_path, 0, batch(0, *topic("a", A), 99, retention(1)))
+    assert overrides(tmp_path) == {"a": {"retention.ms": "1"}}
 
 
 def test_the_log_counts_from_the_end_of_the_newest_snapshot_on(tmp_path: Path) -> None:
