@@ -5,22 +5,21 @@ Needs ALTER cluster, as the same on the HTTP port.
 Behaviour: as `lapse rounds pause`, `resume` and `cancel` in the broker's directory, by files there
 that the lifecycle service reads. A pause begins, and ends, by the broker's clock. A pause answers
 with all pauses that hold, the others with what they have ended. Logs that are not here count, too:
-a replica may come. INVALID_REQUEST for another verb, a log's name that is none, or a negative
-duration but -1; KAFKA_STORAGE_ERROR where it cannot be written.
+a replica may come. INVALID_REQUEST for another verb, a log's name that is none, no log at all
+(null means all), or a negative duration but -1; KAFKA_STORAGE_ERROR where it cannot be written.
 
 v0 ours; not in ApiVersions.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from lapse.base.errors import ErrorCode, LapseError
-from lapse.base.fs import RealFs
+from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
 from lapse.base.times import after_ms
 from lapse.broker.request.asked_logs import asked_logs, away
@@ -47,13 +46,14 @@ async def handle(
 ) -> AlterRoundsResponse:
     """Do it, in a thread, and say what came of it."""
     do = _VERBS.get(request.what)
-    names = request.logs or ()
-    if do is None or request.duration_ms < -1 or None in map(TopicPartition.parse, names):
-        words = f"what: allowed is {', '.join(_VERBS)}; logs: like t-0; duration_ms: -1 or more"
+    is_no_log = request.logs == () or None in map(TopicPartition.parse, request.logs or ())
+    if do is None or request.duration_ms < -1 or is_no_log:
+        verbs = ", ".join(_VERBS)
+        words = f"what: allowed is {verbs}; logs: like t-0, or null; duration_ms: -1 or more"
         return AlterRoundsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=words)
-    path, now_ms = services.partitions.data_dir, services.clock.now_ms()
+    place = services.partitions.fs, services.partitions.data_dir
     try:
-        done = await asyncio.to_thread(do, path, request, now_ms)
+        done = await services.disk.run(do, *place, request, services.clock.now_ms())
     except (LapseError, OSError) as e:
         code = ErrorCode.KAFKA_STORAGE_ERROR
         return AlterRoundsResponse(error_code=code, error_message=str(e))
@@ -66,8 +66,8 @@ async def handle(
     )
 
 
-def _pause(path: Path, request: AlterRoundsRequest, now_ms: int) -> Done:
-    fs, logs = RealFs(), request.logs or ()
+def _pause(fs: Fs, path: Path, request: AlterRoundsRequest, now_ms: int) -> Done:
+    logs = request.logs or ()
     until_ms = None if request.duration_ms < 0 else after_ms(now_ms, request.duration_ms)
     pauses.pause(fs, path, logs, Pause(EVERY_LOG, now_ms, until_ms, request.reason))
     if request.now:
@@ -75,15 +75,15 @@ def _pause(path: Path, request: AlterRoundsRequest, now_ms: int) -> Done:
     return list(pauses.read_pauses(path, now_ms))
 
 
-def _resume(path: Path, request: AlterRoundsRequest, now_ms: int) -> Done:
-    return pauses.resume(RealFs(), path, request.logs or (), now_ms)
+def _resume(fs: Fs, path: Path, request: AlterRoundsRequest, now_ms: int) -> Done:
+    return pauses.resume(fs, path, request.logs or (), now_ms)
 
 
-def _cancel(path: Path, request: AlterRoundsRequest, now_ms: int) -> Done:
-    return pauses.call_off(RealFs(), path, request.logs or (), now_ms)
+def _cancel(fs: Fs, path: Path, request: AlterRoundsRequest, now_ms: int) -> Done:
+    return pauses.call_off(fs, path, request.logs or (), now_ms)
 
 
-_VERBS: dict[str, Callable[[Path, AlterRoundsRequest, int], Done]] = {
+_VERBS: dict[str, Callable[[Fs, Path, AlterRoundsRequest, int], Done]] = {
     PAUSE: _pause,
     RESUME: _resume,
     CANCEL: _cancel,

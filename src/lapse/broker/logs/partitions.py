@@ -26,6 +26,7 @@ from pathlib import Path
 
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LapseError, StorageError
+from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.broker.conditions import AppendFailures, look_for_room
 from lapse.broker.logs.log_dirs import LogDirectories
@@ -191,6 +192,11 @@ class Partitions:
     def data_dir(self) -> Path:
         """The first log directory, online or not: what is of the whole broker lies there."""
         return self._data_dir
+
+    @property
+    def fs(self) -> Fs:
+        """What writes there."""
+        return self._env.fs
 
     @property
     def directories(self) -> tuple[LogDirectory, ...]:

@@ -59,7 +59,12 @@ async def test_rounds_are_paused_and_go_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"what": "stop"}, {"what": "pause", "logs": ("t",)}, {"what": "pause", "duration_ms": -2}],
+    [
+        {"what": "stop"},
+        {"what": "pause", "logs": ("t",)},
+        {"what": "pause", "logs": ()},  # none: that is not all
+        {"what": "pause", "duration_ms": -2},
+    ],
 )
 async def test_what_makes_no_sense_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     async with running_node(tmp_path) as node, await connect(node) as connection:
