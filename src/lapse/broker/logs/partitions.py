@@ -222,8 +222,12 @@ class Partitions:
     # --- directories ----------------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Own the directories; raises LockHeld, or StorageError if that leaves too few."""
+        """Own the directories; raises LockHeld, or StorageError if that leaves too few.
+
+        What was on its way from one to another is put in order: only then is it known what is here.
+        """
         self._directories.lock()
+        self.cut_short = settle(self.directories, self.fs, all_there=not self.offline_directories)
 
     @property
     def were_closed(self) -> bool:
@@ -354,8 +358,6 @@ class Partitions:
                     path = directory.path / str(partition)
                     logger.warning("%s: no such partition in the metadata; left alone", path)
 
-        all_there = not self.offline_directories
-        self.cut_short = settle(self.directories, self._env.fs, all_there=all_there)
         self._directories.on_each(warn_of_strangers, self._failed)
         not_found = [tp for tp, topic in known.items() if not self._open_or_note(tp, topic)]
         self._remember()

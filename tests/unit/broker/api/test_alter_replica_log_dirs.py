@@ -14,8 +14,9 @@ from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
-from lapse.log.folders import DELETED, FUTURE
-from lapse.log.relocation import Copy
+from lapse.log.folders import DELETED, FUTURE, folder_name
+from lapse.log.relocation import WHOLE, Copy
+from lapse.metadata.sqlite import STORE, SqliteStore
 from lapse.wire.schema.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
@@ -281,3 +282,28 @@ async def test_one_that_cannot_be_put_away_stays_what_it_was(
     async with running_node(tmp_path, settings(dirs)) as again:
         assert where(again) == source
         assert again.services.partitions.get(TP).log_end_offset == 1
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_of_a_topic_that_is_being_deleted_no_copy_stays(
+    tmp_path: Path, dirs: tuple[Path, Path], is_whole: bool
+) -> None:
+    """Its broker died in a move, and the deletion has not ended: wherever the log was."""
+    async with running_node(tmp_path, settings(dirs)) as node:
+        await create(node, "t", 1, file_delete_delay_ms="0")
+        source, target = where(node), elsewhere(node, dirs)
+        topic_id = node.services.topics.image.topics["t"].topic_id
+    copy = target / folder_name(TP, "0" * 32, FUTURE)
+    if is_whole:
+        (source / "t-0").rename(copy)
+        (copy / ".lapse" / WHOLE).touch()
+    else:
+        (copy / ".lapse").mkdir(parents=True)
+    store = SqliteStore(dirs[0] / STORE, str)
+    store.start_deletion(topic_id)
+    store.close()
+    async with running_node(tmp_path, settings(dirs)) as again:
+        assert "t" not in again.services.topics.image.topics
+        assert again.services.topics._store.deletions() == []
+    left = [path.name for one in dirs for path in one.glob("t-0*")]
+    assert not [name for name in left if not name.endswith(DELETED)]
