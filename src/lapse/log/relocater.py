@@ -40,11 +40,15 @@ class Relocater:
         `bring` raises: the log goes on where it is then, or is offline if it is there no more.
         """
         log = self._log
+        pinned = set(log.state.segments[:-1])  # most, before anybody waits
+        for segment in pinned:
+            segment.pin()
         with self._deleter.start_lock, log.files_lock, log.append_lock:
             log.require_online()
             before, was_era = log.dir, log.keeper.era
             for segment in log.state.segments:
-                segment.pin()  # for those who read it just now
+                if segment not in pinned:
+                    segment.pin()  # for those who read it just now
             self._flusher.finish()
             self._appender.active.close()
             try:

@@ -155,11 +155,12 @@ class Copy:
     def _bring(self, name: str, bytes_max: int) -> int:
         """A file, or a piece of one that only grows; returns how many bytes."""
         target, before = self.folder / name, self._known(name)
-        generation = self.log.generation
-        with (self.log.dir / name).open("rb") as file:
+        source, generation = f"{self.log.dir}/{name}", self.log.generation
+        now = os.stat(source)
+        if before is not None and before[:3] == (now.st_ino, now.st_size, now.st_mtime_ns):
+            return 0  # nearly all of them, while others wait
+        with open(source, "rb") as file:
             now = os.fstat(file.fileno())
-            if before is not None and before[:3] == (now.st_ino, now.st_size, now.st_mtime_ns):
-                return 0
             grows = name.endswith(LOG)
             start = 0
             if before is not None and grows and before.inode == now.st_ino:
