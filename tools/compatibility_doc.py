@@ -44,8 +44,8 @@ _HEAD = f"""\
 
 <!-- Made from tests/compat/*.toml, src/lapse/wire/versions.py and broker/api by `{COMMAND}`. -->
 
-What stock clients ask of a Lapse broker, and the tests in which they do. A broker that is alone leads
-every partition; what needs a second one is refused there with Kafka's error code.
+What stock clients ask of a Lapse broker, and the tests in which they do. A broker that is alone
+leads every partition; what needs a second one is refused there with Kafka's error code.
 
 ## Clients
 
