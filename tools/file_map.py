@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -63,8 +64,13 @@ def _part(part: str) -> Iterator[str]:
         yield f"| `{name}` | {_said(path)} |\n"
 
 
+@functools.cache
+def _tree(path: Path, _changed_ns: int) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def _said(path: Path) -> str:
-    told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    told = ast.get_docstring(_tree(path, path.stat().st_mtime_ns)) or ""
     return sentence(told).replace("|", "\\|")
 
 
@@ -101,7 +107,7 @@ def _dotted(path: Path) -> str:
 
 
 def _imports(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(_tree(path, path.stat().st_mtime_ns)):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,21 +72,30 @@ KNOWN: Mapping[str, tuple[str, int]] = {**TIERS, **INNER}
 CORES = min(4, os.cpu_count() or 1)
 SPREAD: Mapping[str, int] = {
     **dict.fromkeys(KNOWN.keys() - {"lint"}, CORES),
-    "compat": CORES + 2,
-    "chaos": CORES + 1,
+    **dict.fromkeys(("tidy", "fuzz", "chaos"), CORES + 1),
+    "compat": CORES + 3,
 }
 # Tiers within another one's folder: one has to itself what `covered` looks at.
 APART: Mapping[str, str] = {"unit": f"tests/unit/lifecycle {MACHINERY}", "inner": MACHINERY}
+# These run as one if all are asked for: processes start once, and nobody waits for the last test of
+# each tier. The first one says how.
+TOGETHER = (
+    ("tidy", "unit", "property", "machinery", "golden"),
+    ("fuzz", "hostile", "oracle"),
+)
+# It waits for most of its time, so it runs beside what another one leads, if both are asked for.
+BESIDE: Mapping[str, str] = {"chaos": "tidy"}
 COVERED = "lifecycle"
+REPORT = "report.jsonl"
 BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 NO_SECOND_TRY = ("--max-worker-restart", "0")  # a test that kills its process would kill them all
 BY_TEST = ("--dist", "worksteal")
 # Of one file, or of long tests.
-BY_TEST_TIERS = frozenset({"simulation", "tidy", "crash"})
+BY_TEST_TIERS = frozenset({"simulation", "crash"})
 # These sync small files by the thousand and prove nothing about disks: in memory, if there is room,
 # though not in `make torture`.
 IN_MEMORY = frozenset(
-    {"unit", "lifecycle", "property", "machinery", "golden", "simulation", "inner"}
+    {"tidy", "unit", "lifecycle", "property", "machinery", "golden", "simulation", "inner"}
 )
 # What survives there is decided by a double of a disk, in torture too.
 ALWAYS_IN_MEMORY = frozenset({"crash"})
@@ -176,6 +185,32 @@ def succeeded(results: Sequence[TierResult], unlisted: Sequence[Outcome], *, in_
 # --- running ------------------------------------------------------------------------------------
 
 
+def runs_of(tiers: Sequence[str]) -> list[tuple[str, ...]]:
+    """The tiers in runs, in their order: one each, or those that go TOGETHER and are all there."""
+    runs: list[tuple[str, ...]] = []
+    for name in tiers:
+        group = next((g for g in TOGETHER if name in g and set(g) <= set(tiers)), (name,))
+        if group not in runs:
+            runs.append(group)
+    return runs
+
+
+def parted(whole: TierResult, run: Sequence[str]) -> list[TierResult]:
+    """A run's result as those of its tiers; each has as much of the time as its tests took."""
+    if len(run) == 1:
+        return [whole]
+    paths = {path: name for name in run for path in KNOWN[name][0].split()}
+    tiers = {name: TierResult(name) for name in run}
+    for outcome in whole.outcomes:
+        found = [path for path in paths if outcome.test.startswith(path)]
+        tiers[paths[max(found, key=len)] if found else run[0]].outcomes.append(outcome)
+    took = sum(o.seconds for o in whole.outcomes) or 1.0
+    for tier in tiers.values():
+        tier.seconds = whole.seconds * sum(o.seconds for o in tier.outcomes) / took
+    tiers[run[0]].trouble = whole.trouble
+    return list(tiers.values())
+
+
 def has_tests(where: Path) -> bool:
     """Whether there is any test file; a tier that a later issue fills is simply not there."""
     return where.is_file() or any(where.rglob("test_*.py"))
@@ -192,6 +227,12 @@ def spread_options(tier: str) -> Sequence[str]:
         return ()
     how = BY_TEST if tier in BY_TEST_TIERS else BY_FILE
     return ("-n", str(SPREAD[tier]), *how, *NO_SECOND_TRY)
+
+
+def ignored(run: Sequence[str]) -> list[str]:
+    """What lies in a folder of this run's, and is not in it."""
+    own = {path for name in run for path in KNOWN[name][0].split()}
+    return [path for name in run for path in APART.get(name, "").split() if path not in own]
 
 
 def has_room(memory: Path) -> bool:
@@ -214,53 +255,107 @@ def run_linters() -> TierResult:
     return tier
 
 
-def run_pytest(
-    name: str, where: str, seconds_max: float, *, seed: int, memory: Path | None = None
-) -> TierResult:
-    """One tier in its own process group, ended as a group if it takes far too long.
+@dataclass(slots=True)
+class PytestRun:
+    """A run in a process group of its own, from `start` to `finish`.
 
-    Tests write below `memory` instead of the usual place if that is given.
+    Attributes:
+        name: the tier that says how, for those that go together.
+        where: paths with tests, parted by spaces.
+        seconds_max: it is ended as a group if it takes so long.
+        memory: tests write below it instead of the usual place, if it is given.
+        ignore: what lies in `where` and is not run.
+        aside: what it prints is shown when it has ended, for another one prints meanwhile.
     """
-    tier = TierResult(name)
-    if not paths_of(where):
-        return tier
-    with tempfile.TemporaryDirectory(prefix="lapse-tests-", dir=memory) as folder:
-        report = Path(folder) / "report.jsonl"
-        outside = {k: v for k, v in os.environ.items() if not k.startswith(NOT_HANDED_ON)}
-        environment = {**outside, "LAPSE_TEST_REPORT": str(report), "LAPSE_TEST_SEED": str(seed)}
-        if name in INNER:
-            environment["LAPSE_TEST_SLOW"] = "no"
-        if name in SAME_ORDER:
-            environment["PYTHONHASHSEED"] = "0"
-        if name == COVERED:
-            environment["LAPSE_COVERAGE"] = folder
+
+    name: str
+    where: str
+    seconds_max: float
+    seed: int
+    memory: Path | None = None
+    ignore: Sequence[str] = ()
+    aside: bool = False
+    _folder: tempfile.TemporaryDirectory[str] | None = None
+    _process: subprocess.Popen[bytes] | None = None
+    _started: float = 0.0
+
+    def start(self) -> None:
+        """Nothing starts where there are no tests."""
+        if not paths_of(self.where):
+            return
+        self._folder = tempfile.TemporaryDirectory(prefix="lapse-tests-", dir=self.memory)
+        folder = Path(self._folder.name)
+        self._started = time.monotonic()
+        with (folder / "output").open("wb") as output:
+            self._process = subprocess.Popen(
+                self._command(folder), cwd=ROOT, env=self._environment(folder),
+                start_new_session=True, stdout=output if self.aside else None,
+                stderr=subprocess.STDOUT if self.aside else None,
+            )  # fmt: skip
+
+    def _command(self, folder: Path) -> Sequence[str]:
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--color=auto"]
-        command += [*paths_of(where), f"--hypothesis-seed={seed}"]
-        command += [f"--ignore={path}" for path in APART.get(name, "").split()]
-        command += spread_options(name)
-        command += [f"--basetemp={folder}/tests"] if memory else ()
-        started = time.monotonic()
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
-        try:
-            code = process.wait(timeout=seconds_max)
-            if code not in PYTEST_ENDS:
-                tier.trouble = f"pytest ended with {code}"
-        except subprocess.TimeoutExpired:
-            tier.trouble = f"not done after {seconds_max:.0f} s"
-        finally:
-            end_group(process)
-        tier.seconds = time.monotonic() - started
-        lines = report.read_text().splitlines() if report.exists() else []
-        branches = judge_branches(Path(folder)) if name == COVERED and not tier.trouble else []
-    reported = [json.loads(line) for line in lines]
-    tier.outcomes = merge(line for line in reported if "test" in line) + branches
+        command += [*paths_of(self.where), f"--hypothesis-seed={self.seed}"]
+        command += [f"--ignore={path}" for path in self.ignore]
+        command += spread_options(self.name)
+        command += [f"--basetemp={folder}/tests"] if self.memory else ()
+        return command
+
+    def _environment(self, folder: Path) -> Mapping[str, str]:
+        outside = {k: v for k, v in os.environ.items() if not k.startswith(NOT_HANDED_ON)}
+        told = {"LAPSE_TEST_REPORT": str(folder / REPORT), "LAPSE_TEST_SEED": str(self.seed)}
+        if self.name in INNER:
+            told["LAPSE_TEST_SLOW"] = "no"
+        if self.name in SAME_ORDER:
+            told["PYTHONHASHSEED"] = "0"
+        if self.name == COVERED:
+            told["LAPSE_COVERAGE"] = str(folder)
+        return {**outside, **told}
+
+    def finish(self) -> TierResult:
+        """Wait for its end."""
+        tier = TierResult(self.name)
+        if self._process is None or self._folder is None:
+            return tier
+        code = -1
+        with self._folder as named:
+            try:
+                left = self._started + self.seconds_max - time.monotonic()
+                code = self._process.wait(timeout=max(0.0, left))
+                if code not in PYTEST_ENDS:
+                    tier.trouble = f"pytest ended with {code}"
+            except subprocess.TimeoutExpired:
+                tier.trouble = f"not done after {self.seconds_max:.0f} s"
+            finally:
+                end_group(self._process)
+                self._process = None
+            tier.seconds = time.monotonic() - self._started
+            folder = Path(named)
+            if self.aside:
+                print((folder / "output").read_text(errors="replace"), flush=True)
+            report = folder / REPORT
+            lines = report.read_text().splitlines() if report.exists() else []
+            if self.name == COVERED and not tier.trouble:
+                tier.outcomes = judge_branches(folder)
+        judge(tier, [json.loads(line) for line in lines], code)
+        return tier
+
+    def cancel(self) -> None:
+        """End it, where it still runs, and leave nothing."""
+        if self._process is not None and self._folder is not None:
+            end_group(self._process)
+            self._folder.cleanup()
+
+
+def judge(tier: TierResult, reported: Sequence[Mapping[str, Any]], code: int) -> None:
+    """Put what pytest reported into a tier, and what is wrong with that."""
+    tier.outcomes = merge(line for line in reported if "test" in line) + tier.outcomes
     if not tier.trouble and not any("end" in line for line in reported):
         tier.trouble = "pytest ended before its tests did"
     if not tier.trouble and not tier.outcomes:
         tier.trouble = "reported no test"
     if not tier.trouble and code == 1 and not tier.count("failed"):
         tier.trouble = "pytest failed without a failed test"
-    return tier
 
 
 def judge_branches(folder: Path) -> list[Outcome]:
@@ -285,7 +380,9 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 # --- telling ------------------------------------------------------------------------------------
 
 
-def print_summary(results: Sequence[TierResult], unlisted: Sequence[Outcome]) -> None:
+def print_summary(
+    results: Sequence[TierResult], unlisted: Sequence[Outcome], seconds: float
+) -> None:
     print(f"\n{'tier':14}{'passed':>8}{'failed':>8}{'skipped':>8}{'expected':>9}{'seconds':>9}")
     for tier in results:
         counts = [tier.count(r) for r in ("passed", "failed", "skipped", "expected")]
@@ -294,7 +391,7 @@ def print_summary(results: Sequence[TierResult], unlisted: Sequence[Outcome]) ->
         cells = f"{counts[0]:>8}{counts[1]:>8}{counts[2]:>8}{counts[3]:>9}{tier.seconds:>9.1f}"
         print(f"{tier.name:14}{cells}  {tier.trouble}".rstrip())
     outcomes = [o for tier in results for o in tier.outcomes]
-    print(f"\nslowest of {sum(t.seconds for t in results):.0f} s:")
+    print(f"\nslowest of {seconds:.0f} s:")
     for o in sorted(outcomes, key=lambda o: -o.seconds)[:SLOWEST_COUNT]:
         print(f"  {o.seconds:7.2f} s  {o.test}")
     for result in ("skipped", "failed"):
@@ -335,6 +432,43 @@ def record(path: Path, results: Sequence[TierResult], *, scale: float, seed: int
     path.write_text(json.dumps(document, indent=1) + "\n")
 
 
+def pytest_run(run: Sequence[str], seed: int, scale: float, *, aside: bool = False) -> PytestRun:
+    """How tiers that go together are run."""
+    name, where = run[0], " ".join(KNOWN[tier][0] for tier in run)
+    seconds_max = sum(4 * KNOWN[tier][1] * max(1.0, scale / SCALE_DEFAULT) for tier in run)
+    in_memory = name in ALWAYS_IN_MEMORY or (name in IN_MEMORY and scale <= SCALE_DEFAULT)
+    memory = MEMORY if in_memory and has_room(MEMORY) else None
+    return PytestRun(name, where, seconds_max, seed, memory, ignored(run), aside)
+
+
+def results_of(
+    runs: Sequence[Sequence[str]], seed: int, scale: float
+) -> Iterator[list[TierResult]]:
+    """All runs, one after the other, but for those that have another one BESIDE them."""
+    besides = {BESIDE[run[0]]: run for run in runs if BESIDE.get(run[0]) in {r[0] for r in runs}}
+    for run in runs:
+        if run in besides.values():
+            continue
+        both = [run, besides[run[0]]] if run[0] in besides else [run]
+        if run[0] == "lint" or paths_of(" ".join(KNOWN[tier][0] for tier in run)):
+            said = ", beside it ".join(" ".join(one) for one in both)
+            print(f"=== {said} (scale {scale:g}, seed {seed})", flush=True)
+        if run[0] == "lint":
+            yield [run_linters()]
+            continue
+        started = [pytest_run(one, seed, scale, aside=one is not run) for one in both]
+        try:
+            for one in reversed(started):
+                one.start()
+            yield [
+                tier for one, names in zip(started, both, strict=True)
+                for tier in parted(one.finish(), names)
+            ]  # fmt: skip
+        finally:
+            for one in started:
+                one.cancel()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run tiers of tests.")
     parser.add_argument("tiers", nargs="*", metavar="TIER", help=f"of {' '.join(TIERS)}")
@@ -346,23 +480,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scale = float(os.environ.get("LAPSE_TEST_SCALE") or SCALE_DEFAULT)
     drawn = secrets.randbelow(1 << 31) if options.record else SEED_DEFAULT
     seed = int(os.environ.get("LAPSE_TEST_SEED") or drawn)
-    results = []
-    for name in options.tiers or TIERS:
-        where, seconds = KNOWN[name]
-        seconds_max = 4 * seconds * max(1.0, scale / SCALE_DEFAULT)
-        if name == "lint" or paths_of(where):
-            print(f"=== {name} (scale {scale:g}, seed {seed})", flush=True)
-        if name == "lint":
-            results.append(run_linters())
-        else:
-            in_memory = name in ALWAYS_IN_MEMORY or (name in IN_MEMORY and scale <= SCALE_DEFAULT)
-            memory = MEMORY if in_memory and has_room(MEMORY) else None
-            results.append(run_pytest(name, where, seconds_max, seed=seed, memory=memory))
-        if options.record:  # after each tier: a run of hours that is cut short keeps what it has
+    started, results = time.monotonic(), []
+    for tiers in results_of(runs_of(options.tiers or list(TIERS)), seed, scale):
+        results += tiers
+        if options.record:  # after each: a run of hours that is cut short keeps what it has
             record(options.record, results, scale=scale, seed=seed)
     outcomes = [o for tier in results for o in tier.outcomes]
     unlisted = unlisted_skips(outcomes, (TESTS / "allowed-skips.txt").read_text())
-    print_summary(results, unlisted)
+    print_summary(results, unlisted, time.monotonic() - started)
     print(closing_line(results), flush=True)
     return 0 if succeeded(results, unlisted, in_ci=os.environ.get("CI") == "true") else 1
 

@@ -8,7 +8,7 @@ import pytest
 
 from lapse.cli.main import main
 from lapse.testing.broker_process import BrokerProcess
-from lapse.testing.zookeeper_process import ZooKeeperProcess
+from lapse.testing.zookeeper_process import QUICK_JAVA, ZooKeeperProcess
 from tests.support.metadata.line import Line
 
 
@@ -36,10 +36,10 @@ def create_topic(broker: BrokerProcess, name: str, *arguments: str) -> None:
 # --- ZooKeeper ------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    """A ZooKeeper for all tests of a file that harm it not; each has a path of its own."""
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as running:
+    """A ZooKeeper for all tests that harm it not; each has a path of its own."""
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper"), QUICK_JAVA) as running:
         yield running
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.spark.rounds.engine import SparkEngine
+from lapse.spark.session import class_archive
+from lapse.spark.session.java import find_java
 from lapse.spark.session.session import OpenSession, SessionOptions, open_session
 
 # A JVM that lives for a minute does a fifth less so.
@@ -16,7 +20,13 @@ QUICK_JAVA = {"JDK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
 
 
 @pytest.fixture(scope="session")
-def session() -> Iterator[OpenSession]:
+def archive() -> Path:
+    """Spark's classes, as `make setup` keeps them."""
+    return class_archive.make(find_java(os.environ), os.environ, RealFs())
+
+
+@pytest.fixture(scope="session")
+def session(archive: Path) -> Iterator[OpenSession]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in QUICK_JAVA.items():
             patch.setenv(name, value)

@@ -7,6 +7,7 @@ tree = ZooKeeperTree(zookeeper.connect, session_ms=6000, wait_ms=10_000)
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Self
@@ -18,6 +19,7 @@ from lapse.cli.zookeeper_server import ZooKeeperServer
 from lapse.testing.ports import own_port
 
 START_SECONDS_MAX = 60
+QUICK_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # is ready for less, and slower then
 
 
 class ZooKeeperProcess:
@@ -27,8 +29,9 @@ class ZooKeeperProcess:
         connect: for `zookeeper.connect`.
     """
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, java_options: Sequence[str] = ()) -> None:
         self.data = data
+        self._java_options = java_options
         self._clock = SystemClock()
         self._server = ZooKeeperServer(data, own_port())
         self.connect = self._server.connect
@@ -52,8 +55,9 @@ class ZooKeeperProcess:
         fs = RealFs()
         self._server.prepare(fs)
         with closing(fs.open_append(self.data / "log")) as log:
+            java, *arguments = self._server.command()
             self._process = subprocess.Popen(
-                self._server.command(), stdout=log.fileno(), stderr=log.fileno()
+                [java, *self._java_options, *arguments], stdout=log.fileno(), stderr=log.fileno()
             )
         until = self._clock.monotonic() + START_SECONDS_MAX
         while not self._server.answers():

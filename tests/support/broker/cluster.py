@@ -30,6 +30,7 @@ from tests.support.metadata.line import Line
 
 SESSION_MS = 3000
 WAIT_SECONDS = 60
+POLL_SECONDS = 0.05  # a question makes a client, with its threads and connections
 SETTINGS = {
     "auto.create.topics.enable": "false",
     "zookeeper.session.timeout.ms": str(SESSION_MS),
@@ -127,6 +128,7 @@ class Brokers:
         deadline = clock.monotonic() + WAIT_SECONDS
         while not found():
             assert clock.monotonic() < deadline, f"{what} did not come\n{self.logs()}"
+            clock.sleep(POLL_SECONDS)
 
     def logs(self) -> str:
         return "\n".join(f"--- {n}\n{p.log()[-3000:]}" for n, p in self.processes.items())

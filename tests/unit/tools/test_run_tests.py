@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import BEGUN_FIRST
 from tools import run_tests
-from tools.run_tests import Outcome, TierResult
+from tools.run_tests import MACHINERY, Outcome, TierResult
 
 CONFTEST = (Path(__file__).resolve().parents[2] / "conftest.py").read_text()
 
@@ -36,7 +36,13 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(repository: Path, code: str, *, seconds_max: float = 60) -> TierResult:
     (repository / "tests" / "crash" / "test_x.py").write_text(code)
-    return run_tests.run_pytest("crash", "tests/crash", seconds_max, seed=7)
+    return run_crash(seconds_max)
+
+
+def run_crash(seconds_max: float = 60, seed: int = 7, memory: Path | None = None) -> TierResult:
+    one = run_tests.PytestRun("crash", "tests/crash", seconds_max, seed, memory)
+    one.start()
+    return one.finish()
 
 
 def last_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -123,9 +129,74 @@ def test_x(tmp_path):
 """
     (repository / "tests" / "crash" / "test_x.py").write_text(code)
     memory = repository / "memory"
-    tier = run_tests.run_pytest("crash", "tests/crash", 60, seed=7, memory=memory)
+    tier = run_crash(memory=memory)
     assert run_tests.closing_line([tier]) == "1 passed, 0 failed, 0 skipped"
     assert list(memory.iterdir()) == []
+
+
+def test_tiers_go_together_where_all_are_asked_for() -> None:
+    runs = run_tests.runs_of(
+        ["lint", "tidy", "unit", "lifecycle", "property", "machinery", "golden"]
+    )
+    together = ("tidy", "unit", "property", "machinery", "golden")
+    assert runs == [("lint",), together, ("lifecycle",)]
+    assert run_tests.runs_of(["tidy", "unit"]) == [("tidy",), ("unit",)]
+    assert run_tests.ignored(together) == ["tests/unit/lifecycle"]
+    assert set(run_tests.ignored(["unit"])) == {"tests/unit/lifecycle", *MACHINERY.split()}
+
+
+def test_each_tier_of_a_run_gets_its_own_tests() -> None:
+    names = [
+        "tests/test_tidy.py::test_a",
+        "tests/unit/base/test_b.py::test_b",
+        "tests/unit/kernels/test_jit.py::test_c",
+        "somewhere",
+    ]
+    whole = TierResult("tidy", 8.0, [Outcome(name, "passed", 1.0) for name in names], "odd")
+    found = run_tests.parted(whole, ("tidy", "unit", "machinery"))
+    assert [[o.test for o in tier.outcomes] for tier in found] == [
+        [names[0], names[3]], [names[1]], [names[2]]
+    ]  # fmt: skip
+    assert [(tier.name, tier.seconds, tier.trouble) for tier in found] == [
+        ("tidy", 4.0, "odd"), ("unit", 2.0, ""), ("machinery", 2.0, "")
+    ]  # fmt: skip
+
+
+def test_one_that_waits_runs_beside_another(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each waits here for what the other one does; what it printed comes in one piece."""
+    monkeypatch.setattr(run_tests, "BESIDE", {"crash": "oracle"})
+    code = """
+import pathlib, time
+def test_x():
+    pathlib.Path({mine!r}).touch()
+    while not pathlib.Path({theirs!r}).exists():
+        time.sleep(0.01)
+"""
+    names = [str(repository / "one"), str(repository / "other")]
+    for folder, (mine, theirs) in {"crash": names, "oracle": names[::-1]}.items():
+        text = code.format(mine=mine, theirs=theirs)
+        (repository / "tests" / folder / f"test_{folder}.py").write_text(text)
+    assert run_tests.main(["crash", "oracle"]) == 0
+    said = capfd.readouterr().out
+    assert "=== oracle, beside it crash (scale" in said
+    assert said.count("1 passed in") == 2
+    assert said.rstrip().endswith("2 passed, 0 failed, 0 skipped")
+
+
+def test_one_beside_another_that_is_given_up_goes_with_it(repository: Path) -> None:
+    (repository / "tests" / "crash" / "test_x.py").write_text(
+        "import time\ndef test_x(): time.sleep(600)\n"
+    )
+    one = run_tests.PytestRun("crash", "tests/crash", 60, 7, aside=True)
+    one.start()
+    process, folder = one._process, one._folder
+    assert process is not None
+    assert folder is not None
+    one.cancel()
+    assert process.returncode is not None
+    assert not Path(folder.name).exists()
 
 
 def test_every_file_that_is_begun_first_is_there() -> None:
@@ -163,7 +234,7 @@ def test_good(): pass
 
 
 def test_a_folder_without_tests_is_no_tier(repository: Path) -> None:
-    tier = run_tests.run_pytest("crash", "tests/crash", 10, seed=1)
+    tier = run_crash()
     assert (tier.outcomes, tier.trouble) == ([], "")
     assert not run_tests.succeeded([tier], [], in_ci=False)  # nothing ran at all
 
@@ -225,6 +296,6 @@ def test_the_run_seed_reaches_the_tests(repository: Path, monkeypatch: pytest.Mo
     code = f"def test_x(seed): open({str(seen)!r}, 'a').write(str(seed) + chr(10))"
     for run_seed in (1, 2):
         (repository / "tests" / "crash" / "test_x.py").write_text(code)
-        run_tests.run_pytest("crash", "tests/crash", 60, seed=run_seed)
+        run_crash(seed=run_seed)
     first, second = seen.read_text().split()
     assert first != second

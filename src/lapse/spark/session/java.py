@@ -183,7 +183,7 @@ def _bundled_home(fs: Fs, env: Mapping[str, str]) -> Path:
     launcher = _LAUNCHER.format(java=shlex.quote(str(java))).encode()
     name = f"{_BUNDLED}-{hashlib.sha256(launcher).hexdigest()[:16]}"
     refused: StorageError | None = None
-    for cache in _cache_dirs(env):
+    for cache in cache_dirs(env):
         home = cache / name
         try:
             if not os.access(home / "bin" / "java", os.X_OK):
@@ -203,7 +203,7 @@ def _check_own(folder: Path) -> None:
         raise StorageError(f"no place for Java's launcher: {why}; set LAPSE_JAVA_HOME to a Java")
 
 
-def _cache_dirs(env: Mapping[str, str]) -> Iterator[Path]:
+def cache_dirs(env: Mapping[str, str]) -> Iterator[Path]:
     """The environment's own folder, else (installed by root, run by others) the user's cache."""
     yield Path(sys.prefix) / "var" / "lapse" / "java"
     if env.get("XDG_CACHE_HOME"):

@@ -25,6 +25,7 @@ from lapse.base.errors import LapseError
 from lapse.base.fs import temporary_folder
 from lapse.base.host import processors
 from lapse.lifecycle.round.slots import local_slots, within_cores
+from lapse.spark.session import class_archive
 from lapse.spark.session.errors import in_one_line
 from lapse.spark.session.java import Java, find_java
 from lapse.spark.session.master import check_admission, check_master
@@ -35,7 +36,7 @@ from lapse.spark.session.security import (
     without_secrets,
 )
 
-_JVM_STOP_SECONDS_MAX = 5.0
+JVM_STOP_SECONDS_MAX = 5.0
 TASK_ATTEMPTS_MAX = 4  # a worker that is killed costs one of them
 _LOCAL = re.compile(r"local(\[[^,\]]*\])?")
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
@@ -44,13 +45,13 @@ BULK, MUST_CLEAN = "bulk", "must-clean"  # pools of that file
 
 # Java would begin with a sixty-fourth of the machine's memory, and keep what it once had.
 _SMALL_HEAP = "-Xms48m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=25"
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 SETTINGS: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.driver.memory": "1g",
-    _JAVA_OPTIONS: (
+    JAVA_OPTIONS: (
         f"-XX:+UseSerialGC {_SMALL_HEAP} -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
     ),
     "spark.sql.catalogImplementation": "in-memory",
@@ -114,7 +115,7 @@ def open_session(options: SessionOptions) -> OpenSession:
     # Numeric libraries start a thread a core at import; a daemon that forks must have none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        return OpenSession(_start(options), java)
+        return OpenSession(_start(options, class_archive.java_options(java, os.environ)), java)
     except (PySparkException, Py4JError, OSError) as e:
         reason = _reason(e)  # read while there is a JVM
         stop_jvm()
@@ -132,13 +133,13 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}, and its Java is gone"
 
 
-def _start(options: SessionOptions) -> SparkSession:
+def _start(options: SessionOptions, archive: str) -> SparkSession:
     """Start Java first, with the settings that are not secret, then the session, with all."""
     folder = _own_folder()
     settings = {
         **SETTINGS,
         **security_settings(options.master, folder),
-        _JAVA_OPTIONS: f'{SETTINGS[_JAVA_OPTIONS]} "-Djava.io.tmpdir={folder}"',
+        JAVA_OPTIONS: f'{SETTINGS[JAVA_OPTIONS]} "-Djava.io.tmpdir={folder}" {archive}'.rstrip(),
         "spark.master": with_retries(within_cores(options.master, options.cores_max, processors())),
         "spark.app.name": options.app_name,
     }
@@ -184,7 +185,7 @@ def with_retries(master: str) -> str:
     return f"local[{threads},{TASK_ATTEMPTS_MAX}]"
 
 
-def stop_jvm() -> None:
+def stop_jvm(seconds_max: float = JVM_STOP_SECONDS_MAX) -> None:
     """End this process's JVM and wait for it; a later `open_session` starts another.
 
     Without this it ends a moment after this process, when a waiting parent takes it for gone.
@@ -196,7 +197,7 @@ def stop_jvm() -> None:
         process = gateway.proc
         process.stdin.close()
         try:
-            process.wait(_JVM_STOP_SECONDS_MAX)
+            process.wait(seconds_max)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
