@@ -11,7 +11,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, TopicPartition
 
 from lapse.testing.zookeeper_process import ZooKeeperProcess
-from tests.support.broker.cluster import Brokers, consumed, produced, running, same_bytes
+from tests.support.broker.cluster import Brokers, consumed, keyed, produced, running, same_bytes
 
 Tool = Callable[..., subprocess.CompletedProcess[str]]
 REASSIGN = "reassign.ReassignPartitionsCommand"
@@ -39,6 +39,21 @@ def move(tool: Tool, brokers: Brokers, file: Path) -> None:
     )
 
 
+def held_back(tool: Tool, brokers: Brokers, path: Path, *dirs: Path) -> None:
+    """A move is as slow as it shall be, until that is changed."""
+    keyed(brokers, "large", [(b"k", bytes(500_000))] * 4)
+    [there] = [one for one in dirs if not (one / "large-0").exists()]
+    file = plan(path, {"topic": "large", "partition": 0, "replicas": [1], "log_dirs": [str(there)]})
+    arguments = ("--reassignment-json-file", file)
+    throttle = ("--replica-alter-log-dirs-throttle", 1)
+    said(tool, brokers, "--execute", *throttle, *arguments)
+    assert "is still in progress" in said(tool, brokers, "--verify", *arguments)
+    assert not (there / "large-0").exists()
+    more = ("--additional", "--replica-alter-log-dirs-throttle", 1 << 40)
+    said(tool, brokers, "--execute", *more, *arguments)
+    brokers.until((there / "large-0").exists, "the move of large-0")
+
+
 def test_a_leader_and_groups_move_under_load_and_a_replica_comes_to_where_it_shall_be(
     tmp_path: Path, shared: ZooKeeperProcess, kafka_tools: Tool
 ) -> None:
@@ -48,6 +63,7 @@ def test_a_leader_and_groups_move_under_load_and_a_replica_comes_to_where_it_sha
     with running(tmp_path, shared, few, own={1: dirs}) as brokers:
         brokers.create_at("t", 1, 2)
         brokers.create_at("u", 2)
+        brokers.create_at("large", 1)
         acknowledged, over = produced(brokers, "t", range(500)), threading.Event()
         group = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "g"})
         group.commit(offsets=[TopicPartition("t", 0, 100)], asynchronous=False)
@@ -64,6 +80,7 @@ def test_a_leader_and_groups_move_under_load_and_a_replica_comes_to_where_it_sha
         here, there = brokers.processes[1].data, str(more)
         if (more / "t-0").exists():
             here, there = more, str(brokers.processes[1].data)
+        held_back(kafka_tools, brokers, tmp_path, here, Path(there))
         moves = [
             {"topic": "t", "partition": 0, "replicas": [1, 2], "log_dirs": [there, "any"]},
             {"topic": "u", "partition": 0, "replicas": [1], "log_dirs": [there]},

@@ -377,6 +377,9 @@ class BrokerConfig:
     follower_replication_throttled_rate: int
     replication_quota_window_num: int
     replication_quota_window_size_seconds: int
+    replica_alter_log_dirs_io_max_bytes_per_second: int
+    alter_log_dirs_replication_quota_window_num: int
+    alter_log_dirs_replication_quota_window_size_seconds: int
     offsets_topic_num_partitions: int
     offsets_topic_segment_bytes: int
     offsets_retention_minutes: int

@@ -72,6 +72,14 @@ REPLICATION_SETTINGS: tuple[Setting, ...] = (
             "Windows that those rates are counted over."),
     Setting("replication.quota.window.size.seconds", whole(1, 3600), "1",
             "How long such a window is."),
+    Setting("replica.alter.log.dirs.io.max.bytes.per.second", whole(0), str(LONG_MAX),
+            "Bytes a second of partitions that move from one of this broker's directories to "
+            "another (AlterReplicaLogDirs).",
+            dynamic=True),
+    Setting("alter.log.dirs.replication.quota.window.num", whole(1, 1000), "11",
+            "Windows that this rate is counted over."),
+    Setting("alter.log.dirs.replication.quota.window.size.seconds", whole(1, 3600), "1",
+            "How long such a window is."),
     Setting("lapse.replica.absence.max.ms", whole(1), str(7 * 24 * 3600 * 1000),
             "How long tombstones and markers wait for a replica that is not in sync and whose "
             "broker is away. After that it is emptied, and fetched anew, once its broker is back. "

@@ -50,19 +50,23 @@ from lapse.broker.limits.connections import allowed_bytes, connections_allowed
 from lapse.broker.limits.log_lines import LogLines
 from lapse.broker.limits.memory import AnswerBytes, RequestBytes
 from lapse.broker.limits.quotas import Quotas, Windows
-from lapse.broker.limits.replication_quotas import ReplicationQuotas
+from lapse.broker.limits.replication_quotas import (
+    BETWEEN_DIRECTORIES,
+    CopyQuota,
+    ReplicationQuotas,
+)
 from lapse.broker.logs.counters import Counters
 from lapse.broker.logs.disk import THREADS, DiskThreads
 from lapse.broker.logs.fetch_sessions import FetchSessions
 from lapse.broker.logs.housekeeping import Housekeeping
 from lapse.broker.logs.members import Members
-from lapse.broker.logs.moves import Moves
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.purgatory import Purgatory
 from lapse.broker.logs.rereading import Rereading
 from lapse.broker.logs.topics import Topics
 from lapse.broker.net.server import Server
 from lapse.broker.replicas.leading import Surroundings
+from lapse.broker.replicas.moves import Moves
 from lapse.broker.replicas.peers import Peers, ask_for_topic
 from lapse.broker.replicas.replicas import Replicas
 from lapse.broker.request.context import Services
@@ -211,7 +215,7 @@ class Node:
         self._watch_directories(partitions, purgatory)
         # Again: when stopping, work under way ends before the store and the logs are closed.
         self._running.push_async_callback(disk.close)
-        moves = Moves(partitions, disk, self._env)
+        moves = Moves(partitions, disk, self._env, self._quota_of_moves(topics))
         self._running.push_async_callback(moves.close)
         moves.start(partitions.cut_short)
         parts = Parts(partitions, disk, self._env.clock, purgatory, replicas)
@@ -248,6 +252,13 @@ class Node:
             tuple(entrances), LoginAttempts(self._config.security.login_failures_per_minute),
             ADVERTISED,
         )  # fmt: skip
+
+    def _quota_of_moves(self, topics: Topics) -> CopyQuota:
+        windows = Windows(
+            self._config.alter_log_dirs_replication_quota_window_num,
+            self._config.alter_log_dirs_replication_quota_window_size_seconds * 1000,
+        )
+        return CopyQuota(BETWEEN_DIRECTORIES, windows, lambda: topics.settings)
 
     def _quota_windows(self) -> tuple[Windows, Windows]:
         """Of clients' rates, and of changes of topics."""

@@ -9,8 +9,7 @@ REPLICA_NOT_AVAILABLE, and gets its log there if it comes to be: so reassignment
 that is there already stays, and a move of it to somewhere else ends.
 
 Differs from Kafka: A replica is copied to its new directory while it is used, but one after the
-other, without `replica.alter.log.dirs.io.max.bytes.per.second`, and after a restart from its
-beginning.
+other, and after a restart from its beginning.
 
 v1-2 the same.
 """

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
-from lapse.broker.logs.moves import Move
 from lapse.broker.logs.partitions import Partitions
+from lapse.broker.replicas.moves import Move
 from lapse.broker.request.authorize import CLUSTER_REFUSED, of_cluster
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint

@@ -26,10 +26,10 @@ from lapse.broker.limits.memory import AnswerBytes, RequestBytes
 from lapse.broker.logs.counters import Counters
 from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.fetch_sessions import FetchSessions
-from lapse.broker.logs.moves import Moves
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.purgatory import Purgatory, Watch
 from lapse.broker.logs.topics import Topics
+from lapse.broker.replicas.moves import Moves
 from lapse.broker.replicas.replicas import Replicas
 from lapse.lifecycle.status.conditions import Condition
 from lapse.security.attempts import LoginAttempts

@@ -13,7 +13,10 @@ from lapse.base.errors import ErrorCode, StorageError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
+from lapse.broker.replicas.moves import PIECE_BYTES_MIN
+from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
+from lapse.client.settings import ALL_BROKERS, BROKER, ConfigChange, Resource
 from lapse.log.folders import DELETED, FUTURE, folder_name
 from lapse.log.relocation import WHOLE, Copy
 from lapse.metadata.sqlite import STORE, SqliteStore
@@ -27,6 +30,7 @@ from lapse.wire.schema.describe_log_dirs import DescribeLogDirsRequest, Describe
 from tests.support.broker.running import batch_of, connect, create, produce, running_node, until
 
 TP = TopicPartition("t", 0)
+RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 @pytest.fixture
@@ -163,7 +167,9 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     event = asyncio.Event()
     bring = Copy.bring_some
     monkeypatch.setattr(
-        Copy, "bring_some", lambda copy: max(bring(copy), 0 if event.is_set() else 8 << 20)
+        Copy,
+        "bring_some",
+        lambda copy, size: max(bring(copy, size), 0 if event.is_set() else size),
     )
     return event
 
@@ -184,6 +190,43 @@ async def test_a_move_is_shown_and_given_up(
         assert where(node) == source
         await ask(connection, target, TP)
         await moved(node, target)
+
+
+async def set_rate(connection: BrokerConnection, rate: int) -> None:
+    change = {Resource(BROKER, ALL_BROKERS): [ConfigChange(RATE, str(rate))]}
+    assert set((await Admin(connection).incremental_alter_configs(change)).values()) == {None}
+
+
+async def test_no_more_is_moved_a_second_than_may_be(
+    tmp_path: Path, dirs: tuple[Path, Path]
+) -> None:
+    """KIP-113: one piece comes, the next one when the rate is down again, or another one."""
+    windows = {"alter.log.dirs.replication.quota.window.num": "1000"}
+    async with running_node(tmp_path, {**settings(dirs), **windows, RATE: "1"}) as node:
+        await create(node, "t", 1)
+        source, target = where(node), elsewhere(node, dirs)
+        async with await connect(node) as connection:
+            for _ in range(4):
+                await produce(connection, "t", (0, batch_of(bytes(PIECE_BYTES_MIN))))
+
+            def brought() -> int:
+                logs = target.glob(f"*{FUTURE}/*.log")
+                return sum(path.stat().st_size for path in logs)
+
+            await ask(connection, target, TP)
+            await until(lambda: brought() > 0)
+            for _ in range(20):
+                await produce(connection, "t", (0, batch_of(b"x")))
+            assert 0 < brought() <= PIECE_BYTES_MIN
+            await ask(connection, source, TP)
+            await until(lambda: not node.services.moves.is_busy)  # it does not wait for its turn
+            await ask(connection, target, TP)
+            for _ in range(20):
+                await produce(connection, "t", (0, batch_of(b"x")))
+            assert brought() == 0  # the rate is of all moves
+            await set_rate(connection, 1 << 40)
+            await moved(node, target)
+            assert node.services.partitions.get(TP).log_end_offset == 44
 
 
 async def test_two_who_ask_at_once_begin_one_move(

@@ -4,7 +4,8 @@ What Kafka calls ReplicaAlterLogDirsThread.
 
 A log is used while most of it is copied, piece by piece in worker threads, one log after the other;
 `log.relocation` brings the rest and has it go on there. A move ends where the log is deleted, goes
-offline, or is to be elsewhere. One that the broker's end or a crash has cut short begins anew.
+offline, or is to be elsewhere. One that the broker's end or a crash has cut short begins anew. All
+together take no more of the disk than `replica.alter.log.dirs.io.max.bytes.per.second`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lapse.base.clock import monotonic_ms
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
+from lapse.broker.limits.replication_quotas import CopyQuota
 from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.partitions import Partitions
 from lapse.log.directory import LogDirectory
@@ -30,6 +33,8 @@ from lapse.log.relocation import PIECE_BYTES, Copy, relocate
 logger = logging.getLogger(__name__)
 
 PREFERRED_MAX = 10_000
+AGAIN_SECONDS = 0.1  # a move that is held back looks so often
+PIECE_BYTES_MIN = 64 << 10
 
 
 @dataclass(eq=False, slots=True)
@@ -57,8 +62,10 @@ class Move:
 class Moves:
     """All of a broker's. Used in the event loop."""
 
-    def __init__(self, partitions: Partitions, disk: DiskThreads, env: LogEnv) -> None:
-        self._partitions, self._disk, self._env = partitions, disk, env
+    def __init__(
+        self, partitions: Partitions, disk: DiskThreads, env: LogEnv, quota: CopyQuota
+    ) -> None:
+        self._partitions, self._disk, self._env, self._quota = partitions, disk, env, quota
         self._moves: dict[TopicPartition, Move] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
@@ -192,7 +199,15 @@ class Moves:
         """All there is just now, but for what comes meanwhile."""
         assert move.copy is not None
         while self._goes_on(move):
-            if await self._disk.run(move.copy.bring_some) < PIECE_BYTES:
+            if self._quota.is_used_up(monotonic_ms(self._env.clock)):
+                await asyncio.sleep(AGAIN_SECONDS)
+                continue
+            limit = self._quota.limit
+            piece = PIECE_BYTES if limit is None else min(PIECE_BYTES, max(PIECE_BYTES_MIN, limit))
+            brought = await self._disk.run(move.copy.bring_some, piece)
+            if brought and limit is not None:
+                self._quota.record(brought, monotonic_ms(self._env.clock))
+            if brought < piece:
                 return
 
     def _goes_on(self, move: Move) -> bool:
