@@ -23,10 +23,10 @@ from lapse.lifecycle.decide.explain import explain
 from lapse.lifecycle.decide.lateness import deadlines_of, overdue_ms
 from lapse.lifecycle.decide.promises import bounds_of
 from lapse.lifecycle.decide.select import decide
+from lapse.lifecycle.outlook.due import due_since_ms
 from lapse.lifecycle.status.reports import read_queue, read_reports
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
-from lapse.spark.views.deadlines import due_since_ms
 from lapse.testing.clock import ManualClock
 from tests.conftest import scaled_count
 from tests.simulation.house import House

@@ -10,9 +10,11 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from lapse.cli.main import main
 from lapse.spark import source
 from lapse.spark.session.session import OpenSession
 from lapse.spark.views import QUESTIONS, SCHEMAS, TABLES
+from lapse.testing.broker_process import BrokerProcess
 from tests.support.lifecycle.rounds import NOW
 from tests.support.spark.views import fleet
 
@@ -133,3 +135,19 @@ def test_what_is_refused(spark: SparkSession, logs: Path) -> None:
         view(spark, "segment", logs)
     with pytest.raises(PySparkException, match="nowhere"):
         view(spark, "plan", logs / "nowhere").collect()
+
+
+def test_a_broker_says_what_it_has(spark: SparkSession, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        words = ["-p", "2", "-c", "cleanup.policy=compact", "--bootstrap-server", broker.bootstrap]
+        for topic in ("t", "u"):
+            assert main(["topic", "create", topic, *words]) == 0
+        reader = spark.read.format("lapse").option("view", "plan")
+        found = reader.option("kafka.bootstrap.servers", broker.bootstrap).load()
+        columns = ("broker", "log_dir", "topic", "partition", "policy")
+        told = found.where("topic = 't'").select(*columns).orderBy("partition").collect()
+        data = str(broker.data)
+        assert [tuple(row) for row in told] == [(0, data, "t", n, "compact") for n in (0, 1)]
+        missing = reader.option("kafka.bootstrap.servers", broker.bootstrap)
+        with pytest.raises(PySparkException, match="there is no topic v"):
+            missing.option("subscribe", "v").load().collect()

@@ -212,13 +212,13 @@ class Cluster(AbstractAsyncContextManager["Cluster"]):
                 self.forget(name)
             raise
 
-    async def brokers(self) -> list[Address]:
-        """Return the addresses of all brokers, from a new Metadata response of any broker."""
+    async def brokers(self) -> dict[int, Address]:
+        """Return the addresses of all brokers by id, from a new Metadata response of any broker."""
         connection = await self.any_connection()
         answer = await connection.request(
             MetadataRequest(topics=(), allow_auto_topic_creation=False), MetadataResponse
         )
-        return [Address(b.host, b.port) for b in answer.brokers]
+        return {b.node_id: Address(b.host, b.port) for b in answer.brokers}
 
     async def at(self, address: Address) -> BrokerConnection:
         """An open connection to a broker that another broker named (a group's coordinator)."""

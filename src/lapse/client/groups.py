@@ -99,7 +99,7 @@ async def group_ids(cluster: Cluster) -> list[str]:
     that must not overlook a group needs the answers of all brokers.
     """
     found: set[str] = set()
-    for address in await cluster.brokers():
+    for address in (await cluster.brokers()).values():
         found |= (await _states(await cluster.at(address))).keys()
     return sorted(found)
 

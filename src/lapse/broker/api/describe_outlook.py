@@ -3,9 +3,10 @@
 Needs DESCRIBE cluster.
 
 Behaviour: `explain` and `plan` answer a line for each log that this broker has, as the commands of
-that name print it with `--json`; `rounds` one line, of the lifecycle service. All comes from facts
-that the broker has in memory, and from small files beside its logs; records are not read. Many logs
-are answered in parts: `after` goes on behind the last one. A log that cannot be judged is a line
+that name print it with `--json`; `rounds` one line, of the lifecycle service; `plan-rows`,
+`segment-rows` and `ledger-rows` a line for each row of Spark's views. All comes from facts that the
+broker has in memory, and from small files beside its logs; records are not read. Many logs are
+answered in parts: `after` goes on behind the last one. A log that cannot be judged is a line
 that says why; brokers that are away and have some of what was asked for are named. INVALID_REQUEST
 for anything else that is asked, an `offset` without its one log, or an `after` that is no log.
 
@@ -15,7 +16,7 @@ v0 ours; not in ApiVersions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,22 +28,37 @@ from lapse.broker.request.asked_logs import asked_logs, away
 from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
-from lapse.lifecycle.decide.select import LogInfo
+from lapse.lifecycle.decide.select import LogInfo, decide
 from lapse.lifecycle.outlook.explain import HEALTH, SERVICE, Explained, Surroundings, unreadable_log
 from lapse.lifecycle.outlook.plan import line_of, line_without_facts, policy_text
+from lapse.lifecycle.outlook.rows import (
+    Row,
+    ledger_rows_of,
+    micros,
+    plan_row,
+    segment_row,
+    unjudged,
+)
+from lapse.lifecycle.round.ledger import read as read_ledger
 from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.status.snapshot import read_status
+from lapse.log.partition_log import PartitionLog
 from lapse.security.acls import Operation
 from lapse.wire.schema.describe_outlook import (
     DESCRIBE_OUTLOOK,
     EXPLAIN,
+    LEDGER_ROWS,
     PLAN,
+    PLAN_ROWS,
     ROUNDS,
+    SEGMENT_ROWS,
     DescribeOutlookRequest,
     DescribeOutlookResponse,
 )
 
-LINES_MAX = 500  # of one answer
+LOGS_MAX = 500  # of one answer
+_GONE = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
+ROWS_BYTES_MAX = 4 << 20  # of one answer, but that the rows of a log stay together
 
 Lines = list[str]
 Look = Callable[[Services, DescribeOutlookRequest, Sequence[TopicPartition]], Lines]
@@ -52,26 +68,26 @@ async def handle(
     services: Services, _session: Session, _version: int, request: DescribeOutlookRequest
 ) -> DescribeOutlookResponse:
     """Look, in a thread, and answer."""
-    look, after = _LOOKS.get(request.what), None
+    after = None
     if request.after is not None:
         after = TopicPartition.parse(request.after)
     is_one = request.logs is not None and len(request.logs) == 1
     is_lost = request.after is not None and after is None
-    if look is None or is_lost or (request.offset >= 0 and not is_one):
+    if request.what not in (*_LOOKS, *_ROWS) or is_lost or (request.offset >= 0 and not is_one):
         words = (
-            f"what: allowed is {', '.join(_LOOKS)}; offset: with exactly one log; after: the last "
-            "log of an answer"
+            f"what: allowed is {', '.join([*_LOOKS, *_ROWS])}; offset: with exactly one log; "
+            "after: the last log of an answer"
         )
         return DescribeOutlookResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=words)
     try:
-        return await asyncio.to_thread(_look, services, request, after, look)
+        return await asyncio.to_thread(_look, services, request, after)
     except LapseError as e:
         code = e.code if isinstance(e, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
         return DescribeOutlookResponse(error_code=code, error_message=str(e))
 
 
 def _look(
-    services: Services, request: DescribeOutlookRequest, after: TopicPartition | None, look: Look
+    services: Services, request: DescribeOutlookRequest, after: TopicPartition | None
 ) -> DescribeOutlookResponse:
     """In a thread: there may be ten thousand logs."""
     asked = asked_logs(services, request.logs, request.topic)
@@ -79,13 +95,17 @@ def _look(
     here = sorted(
         tp for tp, topic in asked if topic.is_at(tp.partition, me) and (after is None or tp > after)
     )
-    chosen = here if request.what == ROUNDS else here[:LINES_MAX]
+    if request.what in _ROWS:
+        lines, count = _rows(services, request, here[:LOGS_MAX])
+    else:
+        chosen = here if request.what == ROUNDS else here[:LOGS_MAX]
+        lines, count = _LOOKS[request.what](services, request, chosen), len(chosen)
     return DescribeOutlookResponse(
         error_code=ErrorCode.NONE,
         error_message=None,
         broker_id=me,
-        lines=tuple(look(services, request, chosen)),
-        last=str(chosen[-1]) if len(chosen) < len(here) else None,
+        lines=tuple(lines),
+        last=str(here[count - 1]) if count < len(here) else None,
         away=() if after is not None else away(services, asked),
     )
 
@@ -142,12 +162,80 @@ _LOOKS: dict[str, Look] = {
 }
 
 
+def _rows(
+    services: Services, request: DescribeOutlookRequest, logs: Sequence[TopicPartition]
+) -> tuple[Lines, int]:
+    """Rows of whole logs, until that is much; and of how many logs they are."""
+    now_ms = request.now_ms if request.now_ms >= 0 else services.clock.now_ms()
+    lines: Lines = []
+    size = 0
+    for count, tp in enumerate(logs, 1):
+        of_log = {
+            "broker": services.config.node_id, "log_dir": _log_dir(services, tp),
+            "topic": tp.topic, "partition": tp.partition, "as_of": micros(now_ms),
+        }  # fmt: skip
+        try:
+            rows = [*_ROWS[request.what](services, tp, now_ms)]
+        except KafkaError as e:
+            if e.code in _GONE:
+                continue  # its topic was deleted, or it has moved, since it was listed
+            raise
+        some = [_json({**of_log, **row}) for row in rows]
+        lines += some
+        size += sum(map(len, some))
+        if size >= ROWS_BYTES_MAX:
+            return lines, count
+    return lines, len(logs)
+
+
+def _log_dir(services: Services, tp: TopicPartition) -> str | None:
+    try:
+        return str(services.partitions.directory_of(tp).path)
+    except KafkaError:
+        return None
+
+
+def _plan_rows(services: Services, tp: TopicPartition, now_ms: int) -> Iterator[Row]:
+    try:
+        row, _ = plan_row(decide(_info_of(services, tp, now_ms), now_ms))
+    except (LapseError, OSError) as e:
+        if isinstance(e, KafkaError) and e.code in _GONE:
+            raise
+        row = unjudged("unreadable", str(e))
+    yield row
+
+
+def _segment_rows(services: Services, tp: TopicPartition, _now_ms: int) -> Iterator[Row]:
+    for segment in _online(services, tp).facts().segments:
+        yield segment_row(segment)
+
+
+def _ledger_rows(services: Services, tp: TopicPartition, _now_ms: int) -> Iterator[Row]:
+    folder = _online(services, tp).dir
+    for entry in read_ledger(folder):
+        yield from ledger_rows_of(entry, folder)
+
+
+_ROWS: dict[str, Callable[[Services, TopicPartition, int], Iterator[Row]]] = {
+    PLAN_ROWS: _plan_rows,
+    SEGMENT_ROWS: _segment_rows,
+    LEDGER_ROWS: _ledger_rows,
+}
+
+
 def _info_of(services: Services, partition: TopicPartition, now_ms: int) -> LogInfo:
-    """What rounds would go by; raises KAFKA_STORAGE_ERROR where the log is offline."""
+    """What rounds would go by; raises as `_online`."""
+    log = _online(services, partition)
+    return info_of(log.facts(), log.config, now_ms)
+
+
+def _online(services: Services, partition: TopicPartition) -> PartitionLog:
+    """Raises KAFKA_STORAGE_ERROR where the log is offline, and as `Partitions.get`."""
     log = services.partitions.get(partition)
     if log.offline_reason is not None:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"offline: {log.offline_reason}")
-    return info_of(log.facts(), log.config, now_ms)
+        words = f"{partition}: offline: {log.offline_reason}"
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, words)
+    return log
 
 
 def _policy_of(services: Services, partition: TopicPartition) -> str:

@@ -259,7 +259,7 @@ def parse_write_options(
     take = _Taker(options)
     if "path" in options or _BOOTSTRAP not in options:
         raise ConfigError(f"rows are written to brokers: option {_BOOTSTRAP}, and no path")
-    strange = sorted(n for n in options if not _is_of_client(n) and n not in _WRITE)
+    strange = sorted(n for n in options if not is_of_client(n) and n not in _WRITE)
     if strange:
         raise ConfigError(f"option {', '.join(strange)}: has no meaning in writing")
     if options.get("kafka.acks", "all") not in {"all", "-1"}:
@@ -307,7 +307,7 @@ def _in_words(error: Exception) -> str:
 
 def _known(given: Mapping[str, str]) -> dict[str, str]:
     unknown = sorted(
-        name for name in given if name.lower() not in _BY_LOWER and not _is_of_client(name)
+        name for name in given if name.lower() not in _BY_LOWER and not is_of_client(name)
     )
     if unknown:
         raise ConfigError(
@@ -326,9 +326,17 @@ def _refuse_misspelt(name: str) -> None:
         raise ConfigError(f"unknown option {name}: is {close[0]} meant?")
 
 
-def _is_of_client(name: str) -> bool:
+def is_of_client(name: str) -> bool:
     """Spark does not care for case in options; Kafka's settings have none but small letters."""
     return name.lower().startswith(_CLIENT_PREFIX)
+
+
+def of_clients(options: Mapping[str, str]) -> dict[str, str]:
+    """Those of Kafka's clients, without their prefix; raises ConfigError for a misspelt one."""
+    found = {name.lower(): text for name, text in options.items() if is_of_client(name)}
+    for name in found:
+        _refuse_misspelt(name)
+    return {name.removeprefix(_CLIENT_PREFIX): text for name, text in found.items()}
 
 
 def _client_settings(options: Mapping[str, str]) -> dict[str, str]:

@@ -28,6 +28,7 @@ from lapse.base.clock import Clock
 from lapse.base.ids import TopicPartition
 from lapse.kernels.jit import first_compile
 from lapse.kernels.key_table import PARTS
+from lapse.lifecycle.outlook.rows import kept_sketch
 from lapse.log import checkpoints
 from lapse.log.reader import aborted_transactions
 from lapse.log.replay import producers_at_end
@@ -41,7 +42,7 @@ from lapse.spark.scan.plan import Log, Slice, look
 from lapse.spark.scan.read import ReadSpec, read_slice
 from lapse.spark.views.key_table import KEY_BYTES, NO_TIME, KeyTable
 from lapse.spark.views.logs import logs_of, of_log, partitions_of, unless_gone
-from lapse.spark.views.plan import kept_sketch, policies_of
+from lapse.spark.views.plan import policies_of
 from lapse.spark.views.schema import SCHEMAS
 from lapse.spark.views.spec import KEYS, KeyRange, ViewOptions, ViewUnit
 

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from lapse.base.errors import ConfigError, LapseError, unreadable
 from lapse.base.ids import TopicPartition
+from lapse.lifecycle.outlook.rows import micros
 from lapse.log.folders import list_partitions
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
 from lapse.spark.scan.plan import has_segments
-from lapse.spark.views.schema import micros
 from lapse.spark.views.spec import KEYS, ViewOptions, ViewUnit
 
 T = TypeVar("T")
@@ -82,6 +82,7 @@ def of_log(unit: ViewUnit, partition: TopicPartition) -> dict[str, Any]:
         "topic": partition.topic,
         "partition": partition.partition,
         "as_of": micros(unit.options.now_ms),
+        "broker": None,
     }
 
 

@@ -12,21 +12,32 @@ from typing import TypeVar
 
 from lapse.base.config import split_settings
 from lapse.base.errors import ConfigError
-from lapse.spark.scan.options import boolean, isolation, names, not_negative
+from lapse.spark.scan.options import (
+    boolean,
+    is_of_client,
+    isolation,
+    names,
+    not_negative,
+    of_clients,
+)
 from lapse.spark.views.spec import ViewFilter, ViewOptions
 
 OPTIONS: Mapping[str, str] = {
     "view": "segments, plan, ledger or keys",
-    "path": "log directories or partition directories, comma-separated",
+    "path": "log directories or partition directories, comma-separated; or, instead of it,",
+    "kafka.bootstrap.servers": "HOST:PORT,HOST:PORT…: all brokers say what they have",
+    "kafka.*": "settings of Kafka's clients for that, as for records",
     "subscribe": "topics, comma-separated (default: all)",
     "now": "ms; judge as of this moment (default: when the query is planned)",
     "estimates": "true: fill rows without reading segments, as far as that goes (default false)",
     "maxLogsPerPartition": "at most so many logs a Spark partition (default 64)",
     "maxMemoryBytes": "what the keys of a task may take (default 256 MiB)",
     "kafka.isolation.level": "keys: read_uncommitted (default) or read_committed",
-    "failOnDataLoss": "keys: false to go on where records vanish meanwhile (default true)",
+    "failOnDataLoss": (
+        "false to go on where records vanish while keys are read, or without brokers that are away "
+        "(default true)"
+    ),
 }
-_BROKERS = "kafka.bootstrap.servers"
 _BY_LOWER = {name.lower(): name for name in OPTIONS}
 
 T = TypeVar("T")
@@ -38,9 +49,9 @@ def parse_view_options(given: Mapping[str, str], now_ms: int) -> ViewOptions:
     Raises ConfigError naming the option, what it was, and what is allowed.
     """
     options = {_BY_LOWER[name.lower()]: t for name, t in given.items() if name.lower() in _BY_LOWER}
-    settings = {name: text for name, text in given.items() if name.lower() not in _BY_LOWER}
-    if any(name.lower() == _BROKERS for name in given):
-        raise ConfigError(f"a view is of files: option path in place of {_BROKERS}")
+    others = {name: text for name, text in given.items() if name.lower() not in _BY_LOWER}
+    client = of_clients(others)
+    settings = {name: text for name, text in others.items() if not is_of_client(name)}
     split_settings(settings)  # raises on what is neither an option nor a setting
     plain = ViewOptions(options.get("view", ""), (), now_ms)
     none: tuple[str, ...] = ()
@@ -65,6 +76,8 @@ def parse_view_options(given: Mapping[str, str], now_ms: int) -> ViewOptions:
         committed=take("kafka.isolation.level", isolation, plain.committed),
         fail_on_data_loss=take("failOnDataLoss", boolean, plain.fail_on_data_loss),
         memory_bytes=take("maxMemoryBytes", not_negative, plain.memory_bytes),
+        bootstrap=take("kafka.bootstrap.servers", str, ""),
+        client=tuple(sorted(client.items())),
     )
     found.check()
     return found

@@ -14,6 +14,7 @@ from lapse.spark.views.plan import plan_rows
 from lapse.spark.views.schema import batches_of
 from lapse.spark.views.segments import segment_rows
 from lapse.spark.views.spec import KEYS, LEDGER, PLAN, SEGMENTS, ViewOptions, ViewUnit
+from lapse.spark.views.wire import broker_batches, broker_units
 
 _Reader = Callable[[ViewUnit, Clock], Iterator[pa.RecordBatch]]
 _READERS: Mapping[str, _Reader] = {
@@ -30,9 +31,13 @@ def view_units(options: ViewOptions, clock: Clock) -> list[ViewUnit]:
     Raises ConfigError on an option, StorageError where a directory cannot be listed.
     """
     options.check()
+    if options.bootstrap:
+        return broker_units(options)
     return key_units(options, clock) if options.view == KEYS else units_of(options)
 
 
 def read_unit(unit: ViewUnit, clock: Clock) -> Iterator[pa.RecordBatch]:
     """The rows of a unit, of the view's schema (`schema.SCHEMAS`). Raises as the view's module."""
+    if unit.broker is not None:
+        return broker_batches(unit)
     return _READERS[unit.options.view](unit, clock)

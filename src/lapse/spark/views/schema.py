@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
 
 import pyarrow as pa
 
+from lapse.lifecycle.outlook.rows import Row
 from lapse.records.column_spec import TIME
 from lapse.spark.views.spec import KEYS, LEDGER, PLAN, SEGMENTS
 
@@ -20,9 +20,7 @@ RANGES = pa.list_(
 )
 _TEXT, _COUNT, _FLAG = pa.string(), pa.int64(), pa.bool_()
 _ROWS_MAX = 4096
-_MICROS_MAX = (1 << 63) - 1
 
-Row = Mapping[str, Any]
 _Columns = Mapping[str, tuple[pa.DataType, str]]
 
 _LOG: _Columns = {
@@ -30,6 +28,7 @@ _LOG: _Columns = {
     "topic": (_TEXT, "the topic"),
     "partition": (pa.int32(), "its partition"),
     "as_of": (TIME, "the moment that the view describes, the same in all rows"),
+    "broker": (pa.int32(), "the broker that says it; null where a directory was looked at"),
 }
 
 _SEGMENTS: _Columns = {
@@ -124,18 +123,6 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     LEDGER: _schema(_LEDGER),
     KEYS: _schema(_KEYS),
 }
-
-
-def micros(time_ms: int | None) -> int | None:
-    """A time for a column; below 0 and None are none, far beyond any calendar is the last one."""
-    if time_ms is None or time_ms < 0:
-        return None
-    return min(time_ms * 1000, _MICROS_MAX)
-
-
-def known(count: int) -> int | None:
-    """A count, None where it is -1."""
-    return count if count >= 0 else None
 
 
 def batches_of(view: str, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:

@@ -13,17 +13,17 @@ from pathlib import Path
 from lapse.base.clock import Clock
 from lapse.base.errors import StorageError
 from lapse.base.ids import TopicPartition
+from lapse.lifecycle.outlook.rows import Row, known, segment_row
 from lapse.log.estimate import estimate_active, estimate_sealed
 from lapse.log.facts import SegmentFacts
 from lapse.log.look import SegmentFile, look, sealed_summary
 from lapse.log.offset_index import OffsetIndex
 from lapse.log.reader import DirectoryView
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, segment_path
-from lapse.log.summary import Summary, read_summary, summary_path
+from lapse.log.summary import read_summary, summary_path
 from lapse.log.time_index import TimeIndex
 from lapse.spark.scan.files import PAUSE_SECONDS, TRIES_MAX, list_segments, offset_index, time_index
 from lapse.spark.views.logs import of_log, partitions_of, unless_gone
-from lapse.spark.views.schema import Row, known, micros
 from lapse.spark.views.spec import ViewUnit
 
 
@@ -43,34 +43,7 @@ def segment_rows(unit: ViewUnit, clock: Clock) -> Iterator[Row]:
             if summary is not None and unit.options.filter.overlaps(
                 known(summary.min_timestamp), known(summary.max_timestamp)
             ):
-                yield {**of_log(unit, partition), **_row(segment, summary)}
-
-
-def _row(segment: SegmentFacts, summary: Summary) -> Row:
-    is_read = not summary.estimated
-    markers_known = is_read and summary.commits >= 0
-    return {
-        "base_offset": segment.base_offset,
-        "end_offset": summary.end_offset,
-        "sealed": not segment.active,
-        "bytes": segment.size,
-        "index_bytes": segment.index_bytes + segment.time_index_bytes,
-        "batches": summary.batches if is_read else None,
-        "records": summary.records if is_read else None,
-        "tombstones": known(summary.tombstones) if is_read else None,
-        "markers": summary.commits + summary.aborts if markers_known else None,
-        "transactional": summary.transactional if is_read else None,
-        "old_format": summary.old_format if is_read else None,
-        "min_timestamp": micros(summary.min_timestamp),
-        "max_timestamp": micros(summary.max_timestamp),
-        "first_append": micros(summary.append_first_ms),
-        "last_append": micros(summary.append_last_ms),
-        "append_estimated": summary.append_estimated,
-        "horizon_earliest": micros(summary.horizon_earliest_ms) if is_read else None,
-        "horizon_bytes": summary.horizon_bytes if is_read else None,
-        "unreadable_from": known(summary.unreadable_from),
-        "estimated": summary.estimated,
-    }
+                yield {**of_log(unit, partition), **segment_row(segment)}
 
 
 # --- without reading ------------------------------------------------------------------------------

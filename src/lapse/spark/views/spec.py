@@ -6,7 +6,7 @@ same directories. All units of one question carry the same `now_ms`, so that row
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -71,6 +71,8 @@ class ViewOptions:
         fail_on_data_loss: an error where records vanish while keys are read, else they are missing.
         memory_bytes: what the keys of one unit may take at a time; a single huge key may have more.
         topics: names of the topics, each of which must exist; () for all topics.
+        bootstrap: brokers, each of which is asked for what it has; then there are no paths.
+        client: settings of Kafka's clients for that, secrets among them.
     """
 
     view: str
@@ -84,13 +86,26 @@ class ViewOptions:
     fail_on_data_loss: bool = True
     memory_bytes: int = _MEMORY_BYTES
     topics: tuple[str, ...] = ()
+    bootstrap: str = ""
+    client: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def check(self) -> None:
         """Raises ConfigError naming the option and what is allowed."""
         if self.view not in VIEWS:
             raise ConfigError(f"option view={self.view!r}: there are {', '.join(VIEWS)}")
-        if not self.paths:
-            raise ConfigError("option path is missing: log directories, or partition directories")
+        if bool(self.paths) == bool(self.bootstrap):
+            raise ConfigError(
+                "option path (log directories, or partition directories) or "
+                "kafka.bootstrap.servers: exactly one is needed"
+            )
+        if self.bootstrap and self.view == KEYS:
+            raise ConfigError(
+                "the view keys reads files: option path in place of kafka.bootstrap.servers; or "
+                "read the records themselves from brokers, and group them by key"
+            )
+        if self.bootstrap and self.settings:
+            given = ", ".join(name for name, _ in self.settings)
+            raise ConfigError(f"option {given}: allowed with a path; brokers go by their own")
         if self.logs_per_unit < 1:
             raise ConfigError(f"logs_per_unit={self.logs_per_unit}: allowed is 1 or more")
         if self.memory_bytes < _MEMORY_BYTES_MIN:
@@ -128,12 +143,14 @@ class ViewUnit:
         log_dir: the directory the logs lie in.
         logs: partition directories, by name.
         keys: in a unit of keys, one for each of its logs.
+        broker: HOST and PORT of a broker to ask for all that it has, in place of a directory.
     """
 
     options: ViewOptions
     log_dir: str
     logs: tuple[str, ...]
     keys: tuple[KeyRange, ...] = ()
+    broker: tuple[str, int] | None = None
 
 
 def encode_unit(unit: ViewUnit) -> bytes:

@@ -22,14 +22,16 @@ from lapse.wire.declaration import (
 DESCRIBE_OUTLOOK = api(OWN_KEYS_FROM, "DescribeOutlook", versions="0", flexible="0+")
 
 EXPLAIN, PLAN, ROUNDS = "explain", "plan", "rounds"
+PLAN_ROWS, SEGMENT_ROWS, LEDGER_ROWS = "plan-rows", "segment-rows", "ledger-rows"
 
 
 @request(DESCRIBE_OUTLOOK)
 class DescribeOutlookRequest:
-    """What is asked of the logs: explain, plan, or of the broker: rounds.
+    """What is asked of the logs: explain, plan, rows of a view, or of the broker: rounds.
 
     `topic` and `logs` (like "t-0") choose some; null: all. `offset`: of one record of the one log;
-    -1: none. `after`: go on behind this log.
+    -1: none. `after`: go on behind this log. `now_ms`: judge as of this moment, by the broker's
+    clock if it is -1; of plan-rows.
     """
 
     what: str = field(STRING)
@@ -37,6 +39,7 @@ class DescribeOutlookRequest:
     logs: tuple[str, ...] | None = field(array(STRING), nullable="0+", default=None)
     offset: int = field(INT64, default=-1)
     after: str | None = field(STRING, nullable="0+", default=None)
+    now_ms: int = field(INT64, default=-1)
 
 
 @response(DESCRIBE_OUTLOOK)

@@ -41,7 +41,7 @@ def logs_of(answer: DescribeOutlookResponse) -> list[str]:
 
 
 async def test_in_parts_and_each_log_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(describe_outlook, "LINES_MAX", 4)
+    monkeypatch.setattr(describe_outlook, "LOGS_MAX", 4)
     async with running_node(tmp_path) as node, await connect(node) as connection:
         await create(node, "t", 11)
         await create(node, "u", 1)

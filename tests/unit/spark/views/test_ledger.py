@@ -9,8 +9,8 @@ from pyroaring import BitMap
 
 from lapse.base.errors import CorruptData
 from lapse.base.fs import RealFs
+from lapse.lifecycle.outlook.rows import RANGES_MAX
 from lapse.lifecycle.round.ledger import LedgerEntry, Removed, append
-from lapse.spark.views.ledger import RANGES_MAX
 from lapse.spark.views.spec import LEDGER, ViewFilter
 from tests.support.lifecycle.rounds import NOW
 from tests.support.spark.views.fleet import clean, make_fleet, rows

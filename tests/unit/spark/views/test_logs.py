@@ -68,7 +68,9 @@ def test_units_of_so_many_logs(tmp_path: Path) -> None:
     assert [unit.logs for unit in units] == [("t-0", "t-1"), ("t-2", "t-3"), ("t-4",)]
     assert [str(p) for p in partitions_of(units[1])] == ["t-2", "t-3"]
     row = of_log(units[0], TopicPartition("t", 1))
-    assert row == {"log_dir": str(root), "topic": "t", "partition": 1, "as_of": 5000}
+    assert row == {
+        "log_dir": str(root), "topic": "t", "partition": 1, "as_of": 5000, "broker": None
+    }  # fmt: skip
 
 
 def test_a_log_that_vanished_is_none_and_one_that_is_there_an_error(tmp_path: Path) -> None:

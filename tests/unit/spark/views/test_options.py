@@ -40,12 +40,20 @@ def test_what_is_asked_for() -> None:
         ({"kafka.isolation.level": "dirty"}, "option kafka.isolation.level='dirty'"),
         ({"maxMemoryBytes": "5"}, "memory_bytes=5"),
         ({"colour": "blue"}, "colour"),
-        ({"Kafka.Bootstrap.Servers": "b:1"}, "a view is of files: option path in place of"),
+        ({"Kafka.Bootstrap.Servers": "b:1"}, "path (.*) or kafka.bootstrap.servers: exactly one"),
+        ({"kafka.ssl.truststore.locatoin": "x"}, "is kafka.ssl.truststore.location meant"),
     ],
 )
 def test_what_is_refused(changes: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         parse_view_options({"view": "plan", "path": "/logs", **changes}, 5)
+
+
+def test_brokers_are_asked_as_they_are_for_records() -> None:
+    given = {"Kafka.Bootstrap.Servers": "b:1,c:2", "kafka.Security.protocol": "SSL"}
+    found = parse_view_options({"view": "plan", **given}, 5)
+    assert (found.paths, found.bootstrap) == ((), "b:1,c:2")
+    assert found.client == (("security.protocol", "SSL"),)
 
 
 def test_the_page_names_every_option() -> None:

@@ -44,7 +44,7 @@ def test_what_is_no_unit(data: bytes) -> None:
     ("changes", "says"),
     [
         ({"view": "colours"}, "option view='colours': there are segments, plan, ledger, keys"),
-        ({"paths": ()}, "option path is missing"),
+        ({"paths": ()}, "exactly one is needed"),
         ({"logs_per_unit": 0}, "logs_per_unit=0: allowed is 1 or more"),
         ({"memory_bytes": 1000}, "memory_bytes=1000: allowed is 262144"),
     ],

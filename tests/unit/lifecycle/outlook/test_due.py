@@ -6,8 +6,8 @@ import pytest
 
 from lapse.lifecycle.decide.horizon import Stamp
 from lapse.lifecycle.decide.select import Decision, Due, LogInfo, decide
+from lapse.lifecycle.outlook.due import bytes_to_free, due_since_ms
 from lapse.log.facts import LogFacts, StartMove
-from lapse.spark.views.deadlines import bytes_to_free, due_since_ms
 from tests.support.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
 
 SETTINGS = {

@@ -1,0 +1,104 @@
+"""What all brokers of a cluster say of their own logs, and do: Lapse's own two APIs, by wire.
+
+Any broker names the others; each is asked for its own. One that does not answer, or that has
+replicas and is away, is said to be missing: what it has is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import msgspec
+
+from lapse.base.errors import ErrorCode, KafkaError, LapseError
+from lapse.client.cluster import Cluster
+from lapse.client.connection import BrokerConnection
+from lapse.wire.errors import UnsupportedVersion
+from lapse.wire.schema.alter_rounds import AlterRoundsRequest, AlterRoundsResponse
+from lapse.wire.schema.describe_outlook import DescribeOutlookRequest, DescribeOutlookResponse
+from lapse.wire.versions import PROTOCOL_VERSION
+
+T = TypeVar("T")
+
+# Whoever is asked says the same.
+_ANSWERS_FOR_ALL = {ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST}
+
+Request = DescribeOutlookRequest | AlterRoundsRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the brokers said.
+
+    Attributes:
+        lines: of JSON, by broker.
+        silent: brokers that said nothing, and why.
+    """
+
+    lines: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    silent: Mapping[int, str] = field(default_factory=dict)
+
+    def of(self, kind: type[T]) -> list[T]:
+        """All lines, as what they are."""
+        return [
+            msgspec.json.decode(line, type=kind) for some in self.lines.values() for line in some
+        ]
+
+
+async def ask_all(cluster: Cluster, request: Request) -> Said:
+    """Ask all of them; raises ConnectionLost where none is there, KafkaError where one refuses."""
+    lines: dict[int, list[str]] = {}
+    silent: dict[int, str] = {}
+    away: set[int] = set()
+    for node_id, address in (await cluster.brokers()).items():
+        try:
+            connection = await cluster.at(address)
+            lines[node_id] = [
+                line async for page in ask_one(connection, request, away) for line in page
+            ]
+        except KafkaError as e:
+            if e.code in _ANSWERS_FOR_ALL:
+                raise
+            silent[node_id] = str(e)
+        except LapseError as e:
+            silent[node_id] = str(e)
+    for broker_id in sorted(away - lines.keys() - silent.keys()):
+        silent[broker_id] = "it is away; what it has is not judged"
+    return Said(lines, silent)
+
+
+async def ask_one(
+    connection: BrokerConnection, request: Request, away: set[int]
+) -> AsyncIterator[Sequence[str]]:
+    """All that a broker says of its own, answer by answer; who it misses is added to `away`.
+
+    Raises KafkaError where it refuses, UnsupportedVersion where it is no Lapse, ConnectionLost.
+    """
+    if not connection.offers(PROTOCOL_VERSION):
+        raise UnsupportedVersion(f"{connection.address} does not say it: it is no Lapse, or older")
+    if isinstance(request, AlterRoundsRequest):
+        done = await connection.request(request, AlterRoundsResponse, version=0)
+        yield _taken(connection, done, away)
+        return
+    while True:
+        answer = await connection.request(request, DescribeOutlookResponse, version=0)
+        yield _taken(connection, answer, away)
+        if answer.last is None:
+            return
+        request = replace(request, after=answer.last)
+
+
+def _taken(
+    connection: BrokerConnection,
+    answer: DescribeOutlookResponse | AlterRoundsResponse,
+    away: set[int],
+) -> Sequence[str]:
+    """Its lines; raises KafkaError where it is a refusal."""
+    if answer.error_code:
+        code = ErrorCode(answer.error_code)
+        words = f"{connection.address}: {code.name}: {answer.error_message or 'refused'}"
+        raise KafkaError(code, words)
+    away |= {*answer.away}
+    return answer.lines
