@@ -24,11 +24,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from lapse.base.clock import SystemClock
 from lapse.cli.main import main
 from lapse.cli.move_metadata import MOVED
 from lapse.metadata.sqlite import STORE
 from lapse.testing.broker_process import BrokerFailed, BrokerProcess
 from lapse.testing.zookeeper_process import ZooKeeperProcess
+from tests.support.broker.cluster import POLL_SECONDS, WAIT_SECONDS
 from tests.support.metadata.line import Line
 
 SESSION_MS = 2000
@@ -101,10 +103,13 @@ def health(broker: BrokerProcess, page: str = "health") -> str:
 
 def until(found: Callable[[], bool], what: str, broker: BrokerProcess) -> None:
     """Asks again and again, and each time for the broker's health."""
-    for _ in range(20_000):
+    clock = SystemClock()
+    deadline = clock.monotonic() + WAIT_SECONDS
+    while clock.monotonic() < deadline:
         if found():
             return
         health(broker)
+        clock.sleep(POLL_SECONDS)
     raise AssertionError(f"{what} did not come; the broker's log:\n{broker.log()[-4000:]}")
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lapse.base.errors import ErrorCode
+from lapse.cli.main import main
 from lapse.testing.zookeeper_process import ZooKeeperProcess
 from tests.compat.test_cluster_of_three import produce_at
 from tests.support.broker.cluster import Brokers, consumed, produced, running, same_bytes
@@ -20,9 +21,10 @@ SMALL = {"internal_segment_bytes": "16384"}
 
 
 def repair(data: Path, *options: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "lapse.cli.main", "repair", str(data), *options]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    return done.returncode, done.stdout + done.stderr
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = main(["repair", str(data), *options])
+    return code, said.getvalue()
 
 
 def segments(data: Path) -> list[Path]:
@@ -47,9 +49,7 @@ def remove_folder(data: Path) -> None:
 def filled(brokers: Brokers, *order: int) -> list[int]:
     """Several segments, all of them synced."""
     brokers.create_at("t", *order, **SMALL)
-    values: list[int] = []
-    for n in range(0, 3000, 500):
-        values += produced(brokers, "t", range(n, n + 500), **{"batch.num.messages": 50})
+    values = produced(brokers, "t", range(3000), **{"batch.num.messages": 50})
     assert len(segments(brokers.processes[order[0]].data)) > 3
     return values
 

@@ -234,7 +234,8 @@ def consumed(brokers: Brokers, topic: str, partitions: int = 1) -> list[int]:
         {"bootstrap.servers": brokers.bootstrap, "group.id": "reader", "log_level": 0,
          "auto.offset.reset": "earliest", "enable.auto.commit": False,
          "isolation.level": "read_committed",
-         "enable.partition.eof": True}
+         "enable.partition.eof": True,
+         "fetch.wait.max.ms": 10}  # at the end, until it is told
     )  # fmt: skip
     found = []
     for number in range(partitions):
