@@ -74,7 +74,7 @@ CORES = min(4, os.cpu_count() or 1)
 SPREAD: Mapping[str, int] = {
     **dict.fromkeys(KNOWN.keys() - {"lint"}, CORES),
     **dict.fromkeys(("tidy", "fuzz", "chaos"), CORES + 1),
-    "compat": CORES + 3,
+    "compat": CORES + 2,
 }
 # Tiers within another one's folder: one has to itself what `covered` looks at.
 APART: Mapping[str, str] = {"unit": f"tests/unit/lifecycle {MACHINERY}", "inner": MACHINERY}

@@ -92,7 +92,6 @@ def read(broker: BrokerProcess, topic: str, isolation: str) -> list[bytes]:
             "group.id": "readers",
             "isolation.level": isolation,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,
             "enable.auto.commit": False,
         }
     )

@@ -222,7 +222,7 @@ def fetched(bootstrap: str, *, committed: bool) -> list[Sent]:
     """Through librdkafka, from the log start to the end it shows."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False,
-         "auto.offset.reset": "earliest", "enable.partition.eof": True, "fetch.wait.max.ms": 10,
+         "auto.offset.reset": "earliest", "enable.partition.eof": True,
          "isolation.level": ISOLATION[committed]}
     )  # fmt: skip
     consumer.assign([At(TP.topic, 0, 0)])

@@ -132,7 +132,6 @@ def sweep(
             "isolation.level": str(isolation),
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,
             "auto.offset.reset": "error",
         }
     )

@@ -94,7 +94,7 @@ def records(bootstrap: str, where: TopicPartition, isolation: str) -> list[list[
             "group.id": "observer",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # at the end, until it is told
+            "fetch.wait.max.ms": 10,  # at the end, until it is told; no marker is on its way here
             "auto.offset.reset": "earliest",
             "check.crcs": True,
             "isolation.level": isolation,

@@ -229,13 +229,16 @@ def keyed(brokers: Brokers, topic: str, records: Iterable[tuple[bytes, bytes | N
 
 
 def consumed(brokers: Brokers, topic: str, partitions: int = 1) -> list[int]:
-    """All values, partition by partition, up to where a consumer comes."""
+    """All values, partition by partition, up to where a consumer comes.
+
+    It is told of an end after half a second. So it sees the last transaction, whose markers follow
+    the answer to its commit.
+    """
     consumer = Consumer(
         {"bootstrap.servers": brokers.bootstrap, "group.id": "reader", "log_level": 0,
          "auto.offset.reset": "earliest", "enable.auto.commit": False,
          "isolation.level": "read_committed",
-         "enable.partition.eof": True,
-         "fetch.wait.max.ms": 10}  # at the end, until it is told
+         "enable.partition.eof": True}
     )  # fmt: skip
     found = []
     for number in range(partitions):
