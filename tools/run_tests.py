@@ -455,16 +455,23 @@ def pytest_run(run: Sequence[str], seed: int, scale: float, *, aside: bool = Fal
     return PytestRun(name, where, seconds_max, seed, memory, ignored(run), aside)
 
 
+def groups_of(runs: Sequence[Sequence[str]]) -> list[list[Sequence[str]]]:
+    """Each run with those that go BESIDE it, when the first of them has its turn."""
+    leaders = {run[0] for run in runs}
+    groups: dict[str, list[Sequence[str]]] = {}
+    for run in runs:
+        beside = BESIDE.get(run[0])
+        leader = beside if beside in leaders else run[0]
+        groups.setdefault(leader, []).append(run)
+    return [sorted(group, key=lambda run: run[0] != leader) for leader, group in groups.items()]
+
+
 def results_of(
     runs: Sequence[Sequence[str]], seed: int, scale: float
 ) -> Iterator[list[TierResult]]:
     """All runs, one after the other, but for those that go BESIDE another one."""
-    leaders = {run[0] for run in runs}
-    asides = [run for run in runs if BESIDE.get(run[0]) in leaders]
-    for run in runs:
-        if run in asides:
-            continue
-        together = [run, *(one for one in asides if BESIDE[one[0]] == run[0])]
+    for run, *asides in groups_of(runs):
+        together = [run, *asides]
         if run[0] == "lint" or paths_of(" ".join(KNOWN[tier][0] for tier in run)):
             said = ", beside it ".join(" ".join(one) for one in together)
             print(f"=== {said} (scale {scale:g}, seed {seed})", flush=True)

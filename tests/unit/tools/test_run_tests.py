@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,14 @@ def test_tiers_go_together_where_all_are_asked_for() -> None:
     assert set(run_tests.ignored(["unit"])) == {"tests/unit/lifecycle", *MACHINERY.split()}
 
 
+def test_what_goes_beside_another_one_has_its_turn_with_it() -> None:
+    runs = [("lint",), ("tidy", "unit"), ("crash",), ("chaos",)]
+    assert run_tests.groups_of(runs) == [
+        [("lint",)], [("chaos",), ("tidy", "unit")], [("crash",)]
+    ]  # fmt: skip
+    assert run_tests.groups_of(runs[:3]) == [[run] for run in runs[:3]]
+
+
 def test_each_tier_of_a_run_gets_its_own_tests() -> None:
     names = [
         "tests/test_tidy.py::test_a",
@@ -168,9 +177,9 @@ def test_one_that_waits_runs_beside_another(
     """Each waits here for what the other one does; what it printed comes in one piece."""
     monkeypatch.setattr(run_tests, "BESIDE", {"crash": "oracle"})
     code = """
-import pathlib, time
+import os, pathlib, time
 def test_x():
-    pathlib.Path({mine!r}).touch()
+    pathlib.Path({mine!r}).write_text(str(os.getpriority(os.PRIO_PROCESS, 0)))
     while not pathlib.Path({theirs!r}).exists():
         time.sleep(0.01)
 """
@@ -179,6 +188,8 @@ def test_x():
         text = code.format(mine=mine, theirs=theirs)
         (repository / "tests" / folder / f"test_{folder}.py").write_text(text)
     assert run_tests.main(["crash", "oracle"]) == 0
+    nice = [int(Path(name).read_text()) for name in names]
+    assert nice == [run_tests.ASIDE_NICE, os.getpriority(os.PRIO_PROCESS, 0)]
     said = capfd.readouterr().out
     assert "=== oracle, beside it crash (scale" in said
     assert said.count("1 passed in") == 2

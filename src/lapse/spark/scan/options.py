@@ -340,11 +340,7 @@ def of_clients(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _client_settings(options: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name.removeprefix(_CLIENT_PREFIX): text
-        for name, text in options.items()
-        if name.startswith(_CLIENT_PREFIX) and name not in OPTIONS
-    }
+    return of_clients({name: text for name, text in options.items() if name not in OPTIONS})
 
 
 def _refuse_others(options: Mapping[str, str], others: frozenset[str], *, streaming: bool) -> None:

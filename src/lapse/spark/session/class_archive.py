@@ -12,6 +12,7 @@ change anything (`base.own`).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import subprocess
@@ -62,19 +63,23 @@ def make(java: Java, env: Mapping[str, str], fs: Fs) -> Path:
 
 def _find(java: Java, env: Mapping[str, str]) -> Path | None:
     """The archive, whole: Java checks what its head says, and would fall over one that was cut."""
+    stem = _stem(java)
     for folder in cache_dirs(env):
-        for path in folder.glob(f"{_stem(java)}-*.jsa"):
-            is_whole = path.name.endswith(f"-{path.stat().st_size}.jsa")
-            if is_whole and not why_not_own(folder):
-                return path
+        with contextlib.suppress(OSError):  # what cannot be looked at is not there
+            for path in folder.glob(f"{stem}-*.jsa"):
+                is_whole = path.name == f"{stem}-{path.stat().st_size}.jsa"
+                if is_whole and not why_not_own(folder):
+                    return path
     return None
 
 
 def _stem(java: Java) -> str:
     """What it is made from."""
     spark = Path(pyspark.__file__).parent
-    release = java.home / "release"  # says exactly which build it is
-    built = release.read_bytes() if release.is_file() else str(java.version).encode()
+    try:
+        built = (java.home / "release").read_bytes()  # says exactly which build it is
+    except OSError:
+        built = str(java.version).encode()
     made_from = b"\0".join([os.fsencode(java.home), built, os.fsencode(spark)])
     return f"spark-{pyspark.__version__}-{hashlib.sha256(made_from).hexdigest()[:16]}"
 

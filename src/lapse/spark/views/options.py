@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from lapse.base.config import split_settings
+from lapse.base.config import LONG_MAX, split_settings
 from lapse.base.errors import ConfigError
 from lapse.spark.scan.options import (
     boolean,
@@ -67,7 +67,7 @@ def parse_view_options(given: Mapping[str, str], now_ms: int) -> ViewOptions:
     found = ViewOptions(
         view=plain.view,
         paths=tuple(re.sub(r"^file:(//)?", "", p) for p in take("path", names, none)),
-        now_ms=take("now", not_negative, now_ms),
+        now_ms=take("now", _moment, now_ms),
         filter=ViewFilter(topics=topics or None),
         topics=topics,
         settings=tuple(sorted(settings.items())),
@@ -81,3 +81,11 @@ def parse_view_options(given: Mapping[str, str], now_ms: int) -> ViewOptions:
     )
     found.check()
     return found
+
+
+def _moment(text: str) -> int:
+    """Milliseconds that a request has room for."""
+    number = not_negative(text)
+    if number > LONG_MAX:
+        raise ValueError("is beyond all times")
+    return number

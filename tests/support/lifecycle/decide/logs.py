@@ -9,11 +9,19 @@ from typing import Any
 from lapse.base.config import LONG_MAX, TopicConfig, topic_config
 from lapse.base.ids import TopicPartition
 from lapse.lifecycle.decide.horizon import Stamp
+from lapse.lifecycle.decide.select import Decision, LogInfo, decide
 from lapse.log.facts import LogFacts, SegmentFacts
 from lapse.log.summary import Summary
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000
+
+
+PROMISED = {
+    "max_compaction_lag_ms": 5000, "segment_ms": 100_000, "delete_retention_ms": 300,
+    "file_delete_delay_ms": 20, "lapse_tombstone_removal_max_lag_ms": 70,
+    "lapse_physical_delete_max_lag_ms": 90_000,
+}  # fmt: skip
 
 
 def compacted(**settings: object) -> TopicConfig:
@@ -62,3 +70,11 @@ def log(segments: Sequence[SegmentFacts], **facts: Any) -> LogFacts:
         producers=(),
     )
     return replace(made, **facts)
+
+
+def decided(
+    facts: LogFacts, now_ms: int = NOW, stamps: tuple[Stamp, ...] | None = None, **more: object
+) -> Decision:
+    """What is decided of a log with all promises; its stamps are ours unless given."""
+    known = ours(facts) if stamps is None else stamps
+    return decide(LogInfo(facts, compacted(**{**PROMISED, **more}), known), now_ms)

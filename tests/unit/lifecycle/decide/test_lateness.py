@@ -13,23 +13,18 @@ from lapse.lifecycle.decide.lateness import (
     retention_deadline,
 )
 from lapse.lifecycle.decide.promises import RETENTION_SLACK_MS, SLACK_MS
-from lapse.lifecycle.decide.select import Decision, LogInfo, decide
-from lapse.log.facts import LogFacts, StartMove
+from lapse.lifecycle.decide.select import Decision
+from lapse.log.facts import StartMove
 from lapse.log.summary import Ended
-from tests.support.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
-
-SETTINGS = {
-    "max_compaction_lag_ms": 5000, "segment_ms": 100_000, "delete_retention_ms": 300,
-    "file_delete_delay_ms": 20, "lapse_tombstone_removal_max_lag_ms": 70,
-    "lapse_physical_delete_max_lag_ms": 90_000,
-}  # fmt: skip
-
-
-def decided(
-    facts: LogFacts, now_ms: int = NOW, stamps: tuple[Stamp, ...] | None = None, **more: object
-) -> Decision:
-    known = ours(facts) if stamps is None else stamps
-    return decide(LogInfo(facts, compacted(**{**SETTINGS, **more}), known), now_ms)
+from tests.support.lifecycle.decide.logs import (
+    DAY,
+    NOW,
+    compacted,
+    decided,
+    log,
+    ours,
+    segment,
+)
 
 
 @pytest.mark.parametrize(

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.lifecycle.decide.horizon import Stamp
-from lapse.lifecycle.decide.select import Decision, Due, LogInfo, decide
+from lapse.lifecycle.decide.select import Due
 from lapse.lifecycle.outlook.due import bytes_to_free, due_since_ms
-from lapse.log.facts import LogFacts, StartMove
-from tests.support.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
-
-SETTINGS = {
-    "max_compaction_lag_ms": 5000, "segment_ms": 100_000, "delete_retention_ms": 300,
-    "file_delete_delay_ms": 20, "lapse_tombstone_removal_max_lag_ms": 70,
-    "lapse_physical_delete_max_lag_ms": 90_000,
-}  # fmt: skip
-
-
-def decided(
-    facts: LogFacts, now_ms: int = NOW, stamps: tuple[Stamp, ...] | None = None, **more: object
-) -> Decision:
-    known = ours(facts) if stamps is None else stamps
-    return decide(LogInfo(facts, compacted(**{**SETTINGS, **more}), known), now_ms)
-
+from lapse.log.facts import StartMove
+from tests.support.lifecycle.decide.logs import (
+    DAY,
+    NOW,
+    decided,
+    log,
+    segment,
+)
 
 HELD = [segment(0, horizon_earliest_ms=NOW + 40, horizon_bytes=30), segment(10)]
 

@@ -64,6 +64,17 @@ def test_one_that_is_there_is_not_made_again(java: Java) -> None:
     assert make(java, NOTHING_SET, RealFs()) == path
 
 
+def test_what_cannot_be_looked_at_is_not_there(java: Java) -> None:
+    """A session starts whatever became of it."""
+    path = kept(java)
+    path.unlink()
+    path.symlink_to(path.with_name("nothing"))
+    assert java_options(java, NOTHING_SET) == ""
+    (java.home / "release").unlink()
+    (java.home / "release").symlink_to("release")  # a loop
+    assert java_options(java, NOTHING_SET) == ""
+
+
 def test_one_that_was_cut_is_not_believed(java: Java) -> None:
     kept(java, octets=4)
     assert java_options(java, NOTHING_SET) == ""

@@ -36,6 +36,7 @@ def test_what_is_asked_for() -> None:
         ({"path": " , "}, "option path=' , ': allowed is log directories"),
         ({"now": "noon"}, "option now='noon': allowed is ms"),
         ({"now": "-1"}, "option now='-1'"),
+        ({"now": str(1 << 63)}, "option now='9223372036854775808'"),
         ({"estimates": "maybe"}, "option estimates='maybe': allowed is true"),
         ({"kafka.isolation.level": "dirty"}, "option kafka.isolation.level='dirty'"),
         ({"maxMemoryBytes": "5"}, "memory_bytes=5"),

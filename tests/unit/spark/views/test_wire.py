@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lapse.base.config import LONG_MAX
 from lapse.base.errors import ConfigError, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker.api import describe_outlook
@@ -95,11 +97,12 @@ async def test_who_is_away_has_no_rows_only_where_that_is_wanted(node: Node) -> 
     theirs = replace(topics.image.topics["b"], states=(first_state((0, 7)), first_state((0, 9))))
     topics.image = topics.image.with_topics((theirs,))
     topics.members.brokers = {0: Registration(0)}
-    with pytest.raises(BrokersAway, match="broker 7, 9 has"):
-        await said(node, SEGMENTS)
     lenient = ViewOptions(PLAN, (), 5, bootstrap=address(node), fail_on_data_loss=False)
+    strict = replace(lenient, fail_on_data_loss=True)
+    with pytest.raises(BrokersAway, match="broker 7, 9 has"):
+        await asyncio.to_thread(view_units, strict, ManualClock(5))
     [unit] = await asyncio.to_thread(view_units, lenient, ManualClock(5))
-    unit = replace(unit, options=replace(lenient, fail_on_data_loss=True))
+    unit = replace(unit, options=strict)
     with pytest.raises(BrokersAway, match="broker 7, 9 has"):  # who were there at the start
         await asyncio.to_thread(read, unit)
     assert await said(node, SEGMENTS, fail_on_data_loss=False)
@@ -122,6 +125,22 @@ async def test_one_that_has_gone_since_it_was_listed(
 
 def read(unit: ViewUnit) -> list[pa.RecordBatch]:
     return list(read_unit(unit, ManualClock(5)))
+
+
+async def test_a_log_that_has_gone_meanwhile_has_no_rows(node: Node) -> None:
+    topics = node.services.topics
+    ghost = replace(topics.image.topics["b"], name="ghost", topic_id=uuid.uuid4())
+    topics.image = topics.image.with_topics((ghost,))
+    for view in (PLAN, SEGMENTS, LEDGER):
+        assert {row["topic"] for row in await said(node, view)} >= {"a", "b"}
+        assert not [row for row in await said(node, view) if row["topic"] == "ghost"]
+
+
+@pytest.mark.parametrize("now_ms", [0, LONG_MAX])
+async def test_any_moment_may_be_asked_for(node: Node, now_ms: int) -> None:
+    told = await said(node, PLAN, now_ms=now_ms)
+    in_files = rows(PLAN, node.services.partitions.data_dir, now_ms, settings=())
+    assert [{**row, "broker": None} for row in told] == in_files
 
 
 async def test_a_log_that_is_offline_is_a_row_of_the_plan_and_an_error_else(node: Node) -> None:
