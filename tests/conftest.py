@@ -8,14 +8,15 @@ import shutil
 import subprocess
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 import hypothesis
 import pytest
 
-from tests import covered, time_limits  # isort: skip  (covered before anything of Lapse)
+from tests import combinations, covered, time_limits  # isort: skip  (covered before anything of Lapse)
 from lapse.testing.warm import warm
 from tests.oracle import kafka
 from tests.oracle.oracle import Oracle, unpack, unpack_cases
@@ -104,15 +105,26 @@ BEGUN_FIRST = {
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Each has its tier as a marker: the folder it lives in, else `tidy`. Long ones first."""
+    left = set(_left_to_torture(items)) if SCALE < 1 else set()
     if os.environ.get("LAPSE_TEST_SLOW") == "no":
         slow = {f"tests/{name}" for name in slow_tests()}
-        left = [item for item in items if item.nodeid.partition("[")[0] in slow]
-        config.hook.pytest_deselected(items=left)
-        gone = set(left)
-        items[:] = [item for item in items if item not in gone]
+        left.update(item for item in items if item.nodeid.partition("[")[0] in slow)
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = [item for item in items if item not in left]
     for item in items:
         item.add_marker(_tier_of(item.path))
     items.sort(key=lambda item: _rank_of(item.path))
+
+
+def _left_to_torture(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Combinations whose values come in others."""
+    tests: defaultdict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker(combinations.MARK):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for same in tests.values():
+        chosen = combinations.every_value_once([item.callspec.indices for item in same])
+        yield from (item for item, is_chosen in zip(same, chosen, strict=True) if not is_chosen)
 
 
 def slow_tests() -> list[str]:

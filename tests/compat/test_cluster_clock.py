@@ -44,6 +44,7 @@ def times(brokers: Brokers, count: int) -> list[int]:
     return found
 
 
+@pytest.mark.combined
 @pytest.mark.parametrize("ahead_ms", [2 * DAY_MS, -2 * DAY_MS], ids=["ahead", "behind"])
 @pytest.mark.parametrize("leads", [True, False])
 def test_nothing_is_deleted_early_and_append_times_never_go_back(

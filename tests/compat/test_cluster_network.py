@@ -40,6 +40,7 @@ def log_start(brokers: Brokers, n: int) -> int:
     return read_start(brokers.processes[n].data / "t-0").offset
 
 
+@pytest.mark.combined
 @pytest.mark.parametrize("ways", [[(1, 3)], [(3, 1)], [(1, 3), (3, 1)]], ids=str)
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_follower_that_hears_nothing_or_is_not_heard_is_waited_for_no_longer(

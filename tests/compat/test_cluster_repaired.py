@@ -54,6 +54,7 @@ def filled(brokers: Brokers, *order: int) -> list[int]:
     return values
 
 
+@pytest.mark.combined
 @pytest.mark.parametrize("harm", [flip, remove_segment, remove_folder])
 @pytest.mark.parametrize("leads", [True, False])
 def test_a_replica_is_fetched_anew(

@@ -121,6 +121,7 @@ def one_stands_still(
 
 
 @needs_proc
+@pytest.mark.combined
 @pytest.mark.parametrize("is_split", [False, True], ids=["small", "split"])
 @pytest.mark.parametrize("goes_on", [False, True], ids=["stays", "goes on"])
 def test_either_attempt_may_win(

@@ -21,7 +21,13 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tests" / "crash").mkdir(parents=True)
     (tmp_path / "tests" / "oracle").mkdir()
     (tmp_path / "tests" / "conftest.py").write_text(CONFTEST)
-    for name in ("covered.py", "time_limits.py", "oracle/oracle.py", "oracle/kafka.py"):
+    for name in (
+        "combinations.py",
+        "covered.py",
+        "time_limits.py",
+        "oracle/oracle.py",
+        "oracle/kafka.py",
+    ):
         (tmp_path / "tests" / name).write_text(
             (Path(__file__).resolve().parents[2] / name).read_text()
         )
