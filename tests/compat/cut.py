@@ -3,8 +3,10 @@
 What a client sees of a broker that dies is this: all connections end, and of each request under way
 it does not learn whether it was carried out. `Wire` does both to a living broker: the first
 request of a kind is not passed on (`LOST`), or carried out and its answer withheld (`UNANSWERED`);
-then all connections are closed. So the same moment can be had from Lapse and from a real Kafka,
-hundreds of times a minute; what a broker forgets when it dies needs a real kill.
+then all connections are closed. One that is `LATE` the network still has, over a connection that
+the broker does not know to be dead, and brings when it is told to. So the same moment can be had
+from Lapse and from a real Kafka, hundreds of times a minute; what a broker forgets when it dies
+needs a real kill.
 
 The broker must advertise `address`.
 """
@@ -26,6 +28,7 @@ from tests.support.serving import stop_serving
 CUT_SECONDS_MAX = 120
 END_SECONDS = 0.1  # until what came meanwhile is looked for
 _FRONT = struct.Struct(">ih")  # a request's size and its API
+NONE, LATE = -1, -2  # no request of this connection yet; one that was late, whatever its API
 
 
 class Cut(Enum):
@@ -33,6 +36,7 @@ class Cut(Enum):
 
     LOST = "not passed on"
     UNANSWERED = "carried out, not answered"
+    LATE = "passed on when its client has long given it up"
 
 
 class Wire:
@@ -49,6 +53,8 @@ class Wire:
         self._target = ("", 0)
         self._wanted: tuple[int, Cut] | None = None
         self._was_cut = threading.Event()
+        self._arrives = asyncio.Event()
+        self._had_arrived = threading.Event()
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -87,6 +93,13 @@ class Wire:
         self._wanted = api, how
         yield
         assert self._was_cut.wait(CUT_SECONDS_MAX), f"no request of API {api} came"
+
+    def bring_what_is_late(self) -> None:
+        """The broker gets it now, and has answered it, or closed its connection, afterwards."""
+        self._loop.call_soon_threadsafe(self._arrives.set)
+        assert self._had_arrived.wait(CUT_SECONDS_MAX), "the broker says nothing to what was late"
+        self._arrives.clear()
+        self._had_arrived.clear()
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -134,31 +147,43 @@ class Wire:
             rest = await reader.readexactly(size - 2)
             if self._cuts(api, Cut.LOST):
                 return
+            if self._cuts(api, Cut.LATE, but=writer):
+                await self._arrives.wait()
+                api = LATE
             asked.append(api)
             writer.write(front + rest)
             await writer.drain()
+            if api == LATE:
+                await asyncio.to_thread(self._had_arrived.wait, CUT_SECONDS_MAX)
 
     async def _down(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: deque[int]
     ) -> None:
-        while True:
-            front = await reader.readexactly(4)
-            answer = await reader.readexactly(int.from_bytes(front, "big"))
-            if self._cuts(asked.popleft(), Cut.UNANSWERED):
-                return
-            writer.write(front + answer)
-            await writer.drain()
+        api = NONE
+        try:
+            while True:
+                front = await reader.readexactly(4)
+                answer = await reader.readexactly(int.from_bytes(front, "big"))
+                api = asked.popleft()
+                if api == LATE or self._cuts(api, Cut.UNANSWERED):
+                    return
+                writer.write(front + answer)
+                await writer.drain()
+        finally:
+            if LATE in asked or api == LATE:
+                self._had_arrived.set()
 
-    def _cuts(self, api: int, how: Cut) -> bool:
+    def _cuts(self, api: int, how: Cut, but: asyncio.StreamWriter | None = None) -> bool:
+        """`but` is left open."""
         if self._wanted != (api, how):
             return False
         self._wanted = None
         self.cuts += 1
-        self._close_all()
+        self._close_all(but)
         self._was_cut.set()
         return True
 
-    def _close_all(self) -> None:
-        for writer in self._writers:
+    def _close_all(self, but: asyncio.StreamWriter | None = None) -> None:
+        for writer in self._writers - {but}:
             writer.transport.abort()
-        self._writers.clear()
+        self._writers &= {but}

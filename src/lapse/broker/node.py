@@ -250,7 +250,7 @@ class Node:
             RequestBytes(allowed_bytes(self._config.queued_max_request_bytes)),
             AnswerBytes(allowed_bytes(self._config.queued_max_response_bytes)),
             tuple(entrances), LoginAttempts(self._config.security.login_failures_per_minute),
-            ADVERTISED,
+            ADVERTISED, parts.arrivals,
         )  # fmt: skip
 
     def _quota_of_moves(self, topics: Topics) -> CopyQuota:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +50,7 @@ OUT_OF_DATE = frozenset(
 )  # fmt: skip
 SLEEP_MS_MAX = 150.0
 TRANSACTION_MS = 4000
+LATE_S_MAX = 3.0  # in the network, of what its client has given up
 
 
 @dataclass
@@ -186,6 +188,7 @@ class Transactor:
         self._coordinator: Address | None = None
         self._id, self._epoch = -1, -1
         self._sequences: dict[TopicPartition, int] = {}
+        self._late: list[asyncio.Task[None]] = []
 
     async def run(self, partitions: list[TopicPartition]) -> None:
         number = 0
@@ -198,6 +201,7 @@ class Transactor:
                     await self._scene.pause()
             except (Fenced, KafkaError):
                 await self._scene.pause()
+        await asyncio.gather(*self._late)
         self._cluster.close()
 
     async def _tried(self, once: Callable[[], Awaitable[ErrorCode]]) -> None:
@@ -273,20 +277,44 @@ class Transactor:
         await self._tried(add)
         for n in range(draw.randint(1, 4)):
             await self._send(draw.choice(chosen), f"{name}-{n}".encode(), transaction)
+            await self._scene.pause()
         committed = draw.random() < 0.7
         if draw.random() < 0.1:
             await passes(draw.random() * 6)  # perhaps longer than it may last
 
+        request = EndTxnRequest(
+            transactional_id=self._name, producer_id=self._id,
+            producer_epoch=self._epoch, committed=committed,
+        )  # fmt: skip
+        if draw.random() < 0.2:
+            await self._have_it_come_late(request)
+
         async def end() -> ErrorCode:
-            request = EndTxnRequest(
-                transactional_id=self._name, producer_id=self._id,
-                producer_epoch=self._epoch, committed=committed,
-            )  # fmt: skip
             answer = await self._asked(await self._at_coordinator(), request, EndTxnResponse)
             return ErrorCode(answer.error_code)
 
+        transaction.to_be_committed = committed
         await self._tried(end)
         transaction.ended = committed
+
+    async def _have_it_come_late(self, request: EndTxnRequest) -> None:
+        """The network has it for a while, and the client, without an answer, asks once more."""
+        try:
+            connection = await self._at_coordinator()
+            host, port = connection.address.rsplit(":", 1)
+            given_up = await BrokerConnection.open(host, int(port))
+        except (ConnectionLost, KafkaError):
+            return
+        connection.close()  # another one is opened
+        after_s = self._scene.draw.random() * LATE_S_MAX
+
+        async def come() -> None:
+            await passes(after_s)
+            with suppress(ConnectionLost):
+                await given_up.request(request, EndTxnResponse, timeout_seconds=REQUEST_MS / 1000)
+            given_up.close()
+
+        self._late.append(asyncio.get_running_loop().create_task(come()))
 
     async def _send(
         self, partition: TopicPartition, value: bytes, transaction: Transaction

@@ -21,9 +21,13 @@ class Written:
 
 @dataclass
 class Transaction:
-    """Its records by value; how it ended, as far as the client knows."""
+    """Its records by value; how it ended, as far as the client knows.
+
+    `to_be_committed`: whether its end was asked for, and that one.
+    """
 
     values: dict[bytes, TopicPartition] = field(default_factory=dict)
+    to_be_committed: bool = False
     ended: bool | None = None  # committed, or not; None: nobody knows
 
 

@@ -35,7 +35,7 @@ _FENCED_FROM = 2
 
 
 async def handle(
-    services: Services, _session: Session, version: int, request: AddOffsetsToTxnRequest
+    services: Services, session: Session, version: int, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
     """Find the group's partition and add it to the transaction."""
     try:
@@ -44,7 +44,7 @@ async def handle(
         return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
     error = await services.transactions.add_partitions(
-        request.transactional_id, producer, (partition,)
+        request.transactional_id, producer, (partition,), session.number
     )
     code = error if version >= _FENCED_FROM else without_fenced(error)
     return AddOffsetsToTxnResponse(error_code=code)

@@ -38,7 +38,7 @@ _FENCED_FROM = 2
 
 
 async def handle(
-    services: Services, _session: Session, version: int, request: AddPartitionsToTxnRequest
+    services: Services, session: Session, version: int, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
     """Check each partition, then add all of them."""
     partitions_to_add = [
@@ -59,7 +59,7 @@ async def handle(
         untried = ErrorCode.OPERATION_NOT_ATTEMPTED
         return _answer(request, {tp: code or untried for tp, code in refusals.items()})
     error = await services.transactions.add_partitions(
-        request.v3_and_below_transactional_id, producer, partitions_to_add
+        request.v3_and_below_transactional_id, producer, partitions_to_add, session.number
     )
     code = error if version >= _FENCED_FROM else without_fenced(error)
     return _answer(request, dict.fromkeys(partitions_to_add, code))

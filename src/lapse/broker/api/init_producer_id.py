@@ -34,7 +34,7 @@ _FENCED_FROM = 4
 
 
 async def handle(
-    services: Services, _session: Session, version: int, request: InitProducerIdRequest
+    services: Services, session: Session, version: int, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
     """Call the transaction coordinator, which also allocates producer ids."""
     named = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
@@ -42,6 +42,7 @@ async def handle(
         request.transactional_id,
         request.transaction_timeout_ms,
         None if named == ProducerIdAndEpoch(NO_ID, NO_EPOCH) else named,
+        session.number,
     )
     error = result.error if version >= _FENCED_FROM else without_fenced(result.error)
     if error is not ErrorCode.NONE:

@@ -8,6 +8,10 @@ requests with `require_stable`. Refused unless AddOffsetsToTxn added the group (
 INVALID_TXN_STATE before v4, then TRANSACTION_ABORTABLE. A member of another generation is fenced
 (KIP-447).
 
+Differs from Kafka: a request that comes by a connection older than the one by which its producer
+has committed offsets of the group since is not heeded, and that connection is closed; in Kafka it
+takes the group back to where an earlier transaction was.
+
 v0-1 COORDINATOR_NOT_AVAILABLE for COORDINATOR_LOAD_IN_PROGRESS · v2 leader epoch (KIP-320) · v3 the
 group's member · v4 TRANSACTION_ABORTABLE.
 """
@@ -21,6 +25,7 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.api.offset_commit import known_offsets
 from lapse.broker.coordinators.coordinator_log import Writer
 from lapse.broker.coordinators.group_partition import Shard
+from lapse.broker.coordinators.late_requests import LateRequestError
 from lapse.broker.coordinators.transaction_verification import for_client
 from lapse.broker.request.authorize import (
     GROUP_REFUSED,
@@ -30,7 +35,7 @@ from lapse.broker.request.authorize import (
     reads_group,
     uncommitted,
 )
-from lapse.broker.request.context import Services, Session
+from lapse.broker.request.context import CloseConnection, Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.coordination.classic.events import Commit
 from lapse.coordination.transactions.state import ProducerIdAndEpoch
@@ -51,7 +56,7 @@ Errors = Mapping[TopicPartition, ErrorCode]
 
 
 async def handle(
-    services: Services, _session: Session, version: int, request: TxnOffsetCommitRequest
+    services: Services, session: Session, version: int, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
     """Verify the transaction, commit the existing partitions, and respond for each partition."""
     try:
@@ -73,7 +78,11 @@ async def handle(
         request.producer_epoch,
         verified_at if services.transactions.verifies else None,
     )
-    return _response(request, await _commit(services, shard, request, writer))
+    try:
+        errors = await _commit(services, shard, request, writer, session.number)
+    except LateRequestError as e:
+        raise CloseConnection(str(e)) from e
+    return _response(request, errors)
 
 
 async def _verify(services: Services, version: int, request: TxnOffsetCommitRequest) -> None:
@@ -90,8 +99,9 @@ async def _verify(services: Services, version: int, request: TxnOffsetCommitRequ
 
 
 async def _commit(
-    services: Services, shard: Shard, request: TxnOffsetCommitRequest, writer: Writer
-) -> Errors:
+    services: Services, shard: Shard, request: TxnOffsetCommitRequest, writer: Writer,
+    connection: int,
+) -> Errors:  # fmt: skip
     # There is no await from here to the append, so no topic is deleted in between.
     known, errors = known_offsets(services.topics.image, request)
     if not known:
@@ -99,7 +109,10 @@ async def _commit(
     member = Commit(
         request.member_id, request.generation_id, request.group_instance_id, transactional=True
     )
-    return errors | dict(await shard.commit_in_transaction(request.group_id, member, known, writer))
+    committed_at = await shard.commit_in_transaction(
+        request.group_id, member, known, writer, connection
+    )
+    return errors | dict(committed_at)
 
 
 def _response(request: TxnOffsetCommitRequest, errors: Errors) -> TxnOffsetCommitResponse:

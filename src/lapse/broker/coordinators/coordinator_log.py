@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from lapse.base.clock import Clock
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError, unreadable
+from lapse.broker.coordinators.late_requests import Arrivals
 from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.partitions import Led, Partitions
 from lapse.broker.logs.purgatory import Purgatory
@@ -66,7 +67,10 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What of the broker a coordinator's log works with."""
+    """What of the broker a coordinator's log works with.
+
+    `arrivals` numbers the connections by which requests come.
+    """
 
     partitions: Partitions
     disk: DiskThreads
@@ -74,6 +78,7 @@ class Parts:
     purgatory: Purgatory
     replicas: Replicas
     commit_seconds: float = 5.0  # as Kafka's offsets.commit.timeout.ms
+    arrivals: Arrivals = field(default_factory=Arrivals)
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ from lapse.broker.coordinators.consumer_groups import (
     Surroundings,
 )
 from lapse.broker.coordinators.coordinator_log import KeyValue, Parts, StateLog, Writer
+from lapse.broker.coordinators.late_requests import NewestConnections
 from lapse.broker.coordinators.timers import Timers
 from lapse.coordination.classic.events import (
     Answer,
@@ -123,6 +124,7 @@ class Shard:
         )
         self.consumers = ConsumerShard(parts, settings.consumers, around)
         self.offsets = OffsetStore(settings.offsets)
+        self._heard = NewestConnections()
         self._converting: set[str] = set()
         self._when_stored: list[asyncio.Future[None]] = []
         self._waiting: dict[object, asyncio.Future[Answer]] = {}
@@ -280,14 +282,23 @@ class Shard:
 
     async def commit_in_transaction(
         self, group_id: str, member: Commit, offsets: Mapping[TopicPartition, NewOffset],
-        writer: Writer,
+        writer: Writer, connection: int,
     ) -> Mapping[TopicPartition, ErrorCode]:  # fmt: skip
-        """As `commit`, of offsets that are pending until the transaction's marker comes."""
+        """As `commit`, of offsets that are pending until the transaction's marker comes.
+
+        Raises LateRequestError where they may be of an earlier transaction (`late_requests`):
+        they would take the group back.
+        """
+        producer = (writer.producer_id, group_id)
+        self._heard.require_newest(producer, connection, f"TxnOffsetCommit of group {group_id!r}")
         now_ms = self._partitions.noting_ms()  # offsets are kept from then on
         error = self._check_commit(group_id, member, offsets, now_ms, ErrorCode.ILLEGAL_GENERATION)
         if error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
-        return await self._settle(self.offsets.commit(group_id, offsets, now_ms), writer)
+        errors = await self._settle(self.offsets.commit(group_id, offsets, now_ms), writer)
+        if ErrorCode.NONE in errors.values():
+            self._heard.heard(producer, connection)
+        return errors
 
     def _check_commit(
         self, group_id: str, member: Commit, offsets: Mapping[TopicPartition, NewOffset],

@@ -35,6 +35,7 @@ from lapse.base.errors import ErrorCode, KafkaError, LapseError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker.coordinators.coordinator_log import Parts, StateLog, Writer
 from lapse.broker.coordinators.internal_topic import InternalTopic
+from lapse.broker.coordinators.late_requests import NewestConnections
 from lapse.broker.coordinators.transaction_markers import MarkerWriter
 from lapse.broker.coordinators.transaction_peers import verify_at
 from lapse.broker.logs.partitions import Led
@@ -123,11 +124,15 @@ def without_fenced(error: ErrorCode) -> ErrorCode:
 
 @dataclass(frozen=True, slots=True)
 class _Tenure:
-    """A partition that the coordinator leads; `loading` ends when its log was read."""
+    """A partition that the coordinator leads; `loading` ends when its log was read.
+
+    `heard` knows who is late, by transactional id.
+    """
 
     led: Led
     state: StateLog
     loading: asyncio.Task[None]
+    heard: NewestConnections
 
 
 class Transactions:
@@ -167,19 +172,26 @@ class Transactions:
     # --- requests -------------------------------------------------------------------------------
 
     async def init_producer_id(
-        self, transactional_id: str | None, timeout_ms: int, expected: ProducerIdAndEpoch | None
+        self,
+        transactional_id: str | None,
+        timeout_ms: int,
+        expected: ProducerIdAndEpoch | None,
+        connection: int,
     ) -> Answer:
-        """An identity for a producer (`TransactionCoordinator.init_producer_id`)."""
+        """An identity for a producer (`TransactionCoordinator.init_producer_id`).
+
+        `connection`, here as below: the number of the one that the request came by.
+        """
 
         def act(token: Hashable, now_ms: int) -> list[Effect]:
             return self._machine.init_producer_id(
                 token, transactional_id, timeout_ms, expected, now_ms
             )
 
-        answer = await self._ask(transactional_id, act)
+        answer = await self._ask(transactional_id, act, connection)
         if answer.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and self._allocating is not None:
             await asyncio.wait([self._allocating])  # a block is coming: the client need not retry
-            answer = await self._ask(transactional_id, act)
+            answer = await self._ask(transactional_id, act, connection)
         return answer
 
     async def add_partitions(
@@ -187,6 +199,7 @@ class Transactions:
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
+        connection: int,
     ) -> ErrorCode:
         """Partitions that the transaction is about to write to."""
         answer = await self._ask(
@@ -194,19 +207,26 @@ class Transactions:
             lambda token, now_ms: self._machine.add_partitions(
                 token, transactional_id, producer, partitions, now_ms
             ),
+            connection,
         )
         return answer.error
 
     async def end(
-        self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool
+        self, transactional_id: str, producer: ProducerIdAndEpoch, connection: int, *, commit: bool
     ) -> ErrorCode:
-        """Commit or abort; the decision is final when this returns, the markers come after."""
-        answer = await self._ask(
-            transactional_id,
-            lambda token, now_ms: self._machine.end(
-                token, transactional_id, producer, now_ms, commit=commit
-            ),
-        )
+        """Commit or abort; the decision is final when this returns, the markers come after.
+
+        Raises LateRequestError where it may be of an earlier transaction (`late_requests`).
+        """
+
+        def act(token: Hashable, now_ms: int) -> list[Effect]:
+            heard = self._heard_by(transactional_id)
+            if heard is not None:
+                what = f"EndTxn of {transactional_id!r}"
+                heard.require_newest(transactional_id, connection, what)
+            return self._machine.end(token, transactional_id, producer, now_ms, commit=commit)
+
+        answer = await self._ask(transactional_id, act, connection)
         return answer.error
 
     async def verify(
@@ -265,7 +285,7 @@ class Transactions:
 
     # --- the machine ----------------------------------------------------------------------------
 
-    async def _ask(self, transactional_id: str | None, act: Act) -> Answer:
+    async def _ask(self, transactional_id: str | None, act: Act, connection: int) -> Answer:
         """The machine's answer, once the state that it reports is stored."""
         try:
             if transactional_id:
@@ -277,9 +297,18 @@ class Transactions:
         self._waiting[token] = waits
         try:
             self._carry_out(act(token, self._now_ms()))
-            return await waits
+            answer = await waits
         finally:
             del self._waiting[token]
+        heard = self._heard_by(transactional_id) if transactional_id else None
+        if heard is not None and answer.error is ErrorCode.NONE:
+            heard.heard(transactional_id, connection)
+        return answer
+
+    def _heard_by(self, transactional_id: str) -> NewestConnections | None:
+        """None where this broker does not look after the id."""
+        tenure = self._tenures.get(partition_for(transactional_id, self._partitions))
+        return None if tenure is None else tenure.heard
 
     def _now_ms(self) -> int:
         """Never before an earlier believed time: an id would seem unused for longer than it is."""
@@ -375,7 +404,9 @@ class Transactions:
         is_alone = self._parts.partitions.state_of(partition) is None
         epoch, state = next(epochs) if is_alone else led.epoch, StateLog(led, self._parts)
         self._carry_out(self._machine.begin_load(number, epoch))
-        self._tenures[number] = _Tenure(led, state, self._begin(self._load(number, epoch, state)))
+        loading = self._begin(self._load(number, epoch, state))
+        heard = NewestConnections(self._parts.arrivals.next_number)
+        self._tenures[number] = _Tenure(led, state, loading, heard)
         return True
 
     def _led_anew(self) -> None:

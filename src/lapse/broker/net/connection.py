@@ -105,6 +105,7 @@ class Connection(asyncio.BufferedProtocol):
             str(local[0]),
             self._entrance,
             None if sasl is None else SaslServer(sasl),
+            number=self._services.arrivals.number(),
         )
         if not admitted(self._services, self.session.peer, self.session.address):
             self._transport.abort()

@@ -17,6 +17,7 @@ from lapse.broker.access.acl_store import Access
 from lapse.broker.access.authentication import Entrance
 from lapse.broker.access.listeners import ANY_ADDRESS, Address
 from lapse.broker.coordinators.groups import GroupCoordinator
+from lapse.broker.coordinators.late_requests import Arrivals
 from lapse.broker.coordinators.transactions import Transactions
 from lapse.broker.limits.client_quotas import ClientQuotas
 from lapse.broker.limits.connection_rates import ConnectionRates
@@ -59,6 +60,7 @@ class Session:
         lost: whether the client is gone and reads no more responses.
         watch: what the connection's current request waits for, if it does.
         client_id: what the client calls itself in the current request.
+        number: how many connections this broker had accepted before.
     """
 
     peer: str
@@ -72,6 +74,7 @@ class Session:
     lost: bool = False
     watch: Watch | None = None
     client_id: str = ""
+    number: int = 0
     _host: str | None = None
 
     @property
@@ -137,6 +140,7 @@ class Services:
     entrances: tuple[Entrance, ...]
     attempts: LoginAttempts
     advertised: tuple[ApiVersion, ...]
+    arrivals: Arrivals
     conditions: list[Callable[[], Sequence[Condition]]] = field(default_factory=list)
 
     @property

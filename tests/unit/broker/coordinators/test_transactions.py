@@ -393,7 +393,8 @@ async def test_whoever_waits_is_told_at_the_end(node: Node) -> None:
     transactions = node.services.transactions
     await transactions.require_topic()
     requests = [
-        asyncio.ensure_future(transactions.init_producer_id(f"x{n}", 1000, None)) for n in range(5)
+        asyncio.ensure_future(transactions.init_producer_id(f"x{n}", 1000, None, 0))
+        for n in range(5)
     ]
     await asyncio.sleep(0)
     await transactions.close()
