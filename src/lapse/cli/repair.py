@@ -14,6 +14,8 @@ it does not serve it as if the records had never been. Each choice lets it open 
                   segment is rewritten with all that reads
   --fetch-anew    a log that other brokers have, too: the broker removes what it has of it, and
                   fetches it from them, when it starts and another one is in sync
+  --accept-epochs a batch that names a leader epoch that was never noted: its byte is damaged, or
+                  the file's; the file is made anew by what batches say
 
 A broker does not start where what it keeps of topics, settings or users is damaged: a byte may be
 a retention. Put `lapse-metadata.sqlite` back from a copy, or:
@@ -57,6 +59,7 @@ _HELP = {
     Choice.CUT: "cut the last segment off where its bytes are damaged",
     Choice.LET_GO: "rewrite sealed segments without what does not read",
     Choice.FETCH_ANEW: "let the broker fetch logs from others that have them, when it starts",
+    Choice.ACCEPT_EPOCHS: "let leader epochs be those that batches name, not those of the file",
 }
 
 EXAMPLES = """\

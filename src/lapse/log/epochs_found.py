@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.errors import CorruptData
+from lapse.log.checkpoints import LEADER_EPOCHS
 from lapse.log.epochs import NO_EPOCH
 from lapse.log.headers import walk
 from lapse.log.lookup import V2, batch_reaching
@@ -32,6 +33,25 @@ def note_epochs(rows: NDArray[np.void], begins: Begins) -> None:
     before = np.concatenate([[latest], np.maximum(highest[:-1], latest)])
     new = rows[rows["leader_epoch"] > before]
     begins += zip(new["leader_epoch"].tolist(), new["base_offset"].tolist(), strict=True)
+
+
+def never_noted(found: Begins, noted: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """The first epoch in batches that is later than all in their file, with where it begins.
+
+    Lapse notes an epoch, durably, before its first batch, so a byte is damaged here or there: that
+    field of a batch is the one that its checksum leaves out. Of a file that is lost nothing is
+    known.
+    """
+    latest = noted[-1][0] if noted else None
+    return next((e for e in found if latest is not None and e[0] > latest), None)
+
+
+def words_for(epoch: int, offset: int) -> str:
+    """What is wrong there, for people."""
+    return (
+        f"the batch at offset {offset} is of leader epoch {epoch}, as it says, and "
+        f"{LEADER_EPOCHS} knows none so late"
+    )
 
 
 def epochs_in(segments: Sequence[Segment]) -> Begins:

@@ -78,12 +78,23 @@ def _reach_of(segment: SegmentBytes) -> int:
 
 
 def _in_order(rows: NDArray[np.void], end_offset: int, reach: int) -> NDArray[np.void]:
-    """The rows up to the first one whose offsets overlap what came before, or go beyond `reach`."""
-    ends = np.concatenate([[end_offset - 1], rows["last_offset"]])
-    wrong = rows["base_offset"] <= ends[:-1]
-    wrong |= rows["last_offset"] < rows["base_offset"]
-    wrong |= rows["last_offset"] >= reach
-    return rows[: int(np.argmax(wrong))] if wrong.any() else rows
+    """The rows up to the first one whose offsets cannot be right.
+
+    They overlap what came before, or go beyond `reach`. Of two that overlap it is the earlier one
+    if that has left offsets out, and the later one would fit in its place: no checksum covers a
+    batch's base offset, and what was appended together has no gaps.
+    """
+    begins, ends = rows["base_offset"], np.concatenate([[end_offset - 1], rows["last_offset"]])
+    overlaps = begins <= ends[:-1]
+    wrong = overlaps | (ends[1:] < begins) | (ends[1:] >= reach)
+    if not wrong.any():
+        return rows
+    first = int(np.argmax(wrong))
+    if first and overlaps[first]:
+        before = ends[first - 1]
+        if begins[first - 1] > before + 1 and before < begins[first] <= ends[first + 1] < reach:
+            first -= 1
+    return rows[:first]
 
 
 def _markers(

@@ -9,6 +9,7 @@ that are cut off are kept aside (`aside`), as by recovery.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -31,12 +32,14 @@ from lapse.log.append_times import append_times_path
 from lapse.log.aside import keep_segment, keep_tail
 from lapse.log.bad import read_bad
 from lapse.log.directory import LogDirectory
+from lapse.log.epochs_found import words_for
 from lapse.log.folders import list_partitions
 from lapse.log.headers import walk
 from lapse.log.holes import holes_in
 from lapse.log.manifest import Manifest, ManifestKeeper, read_manifest
 from lapse.log.missing import believed_roster
 from lapse.log.others import read_others
+from lapse.log.readable import SegmentBytes, readable
 from lapse.log.roster import Expected, Roster
 from lapse.log.segment import LOG, SEGMENT_SUFFIXES, TXN_INDEX, offsets_in, segment_path
 from lapse.log.start import read_start
@@ -55,6 +58,7 @@ class Choice(StrEnum):
     CUT = "cut"
     LET_GO = "let-go"
     FETCH_ANEW = "fetch-anew"
+    ACCEPT_EPOCHS = "accept-epochs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +105,11 @@ def look(
         folder = log_dir / str(partition)
         expected = known.get(partition, Expected())
         is_replicated = expected.replicated or bool(read_others(folder).replicas)
-        wrong = _of(folder, partition, roster, point, reads_all=reads_all)
-        found += [_of_many(one, expected) for one in wrong] if is_replicated else wrong
+        wrong = list(_of(folder, partition, roster, point, reads_all=reads_all))
+        if is_replicated:
+            wrong += [] if wrong else _strange_epochs(folder, partition, point, reads_all=reads_all)
+            wrong = [_of_many(one, expected) for one in wrong]
+        found += wrong
     return found
 
 
@@ -183,7 +190,7 @@ def _unreadable(
         )
         if not (reads_all or is_known or is_last):
             continue
-        broken = _first_broken(segment_path(folder, base, LOG), base)
+        broken = _first_broken(segment_path(folder, base, LOG), base, following)
         if broken is None or (is_last and not synced.has(base, broken)):
             continue  # recovery cuts that off by itself
         until = max(synced.end_offset, broken.offset + 1) if following is None else following
@@ -202,16 +209,66 @@ class _Broken:
     why: str
 
 
-def _first_broken(path: Path, base_offset: int) -> _Broken | None:
+def _first_broken(path: Path, base_offset: int, next_base: int | None) -> _Broken | None:
     offset = base_offset
     try:
         with storage_errors(path, "reading"), path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            for rows in walk(file.fileno(), 0, size, path.name, check_crc=True):
-                offset = int(rows["last_offset"][-1]) + 1
+            segment = SegmentBytes(file.fileno(), size, base_offset, next_base, path.name)
+            for part in readable(segment, check_crc=True):
+                offset = int(part.rows["last_offset"][-1]) + 1
     except CorruptData as e:
         return _Broken(e.position, offset, str(e))
     return None
+
+
+def _strange_epochs(
+    folder: Path, partition: TopicPartition, recovery_point: int, *, reads_all: bool
+) -> Iterator[Finding]:
+    """The first batch whose leader epoch is not the one that is noted for its offset.
+
+    Without `reads_all` where a recovery reads, and epochs that are later than all that are noted:
+    by these the log, and those of other brokers, would be cut back, so it is not opened.
+    """
+    try:
+        noted = checkpoints.read_epochs(folder / checkpoints.LEADER_EPOCHS)
+    except CorruptData:
+        return
+    if not noted:
+        return
+    epochs, starts = (np.array(column, np.int64) for column in zip(*noted, strict=True))
+    bases = offsets_in(os.listdir(folder), LOG)
+    for base, following in zip(bases, [*bases[1:], None], strict=True):
+        if not (reads_all or following is None or following > recovery_point):
+            continue
+        path = segment_path(folder, base, LOG)
+        for rows in _rows_of(path):
+            told = rows["leader_epoch"]
+            at = np.searchsorted(starts, rows["base_offset"], "right") - 1
+            strange = told > epochs[-1]
+            if reads_all:
+                strange |= (told >= 0) & (at >= 0) & (told != epochs[at])
+            if strange.any():
+                n = int(strange.argmax())
+                epoch, offset = int(told[n]), int(rows["base_offset"][n])
+                is_later = epoch > epochs[-1]
+                known = f", as it says, and of {epochs[at[n]]} by {checkpoints.LEADER_EPOCHS}"
+                why = words_for(epoch, offset) if is_later else (
+                    f"the batch at offset {offset} is of leader epoch {epoch}{known}"
+                )  # fmt: skip
+                yield Finding(
+                    partition, offset, int(rows["last_offset"][n]) + 1, why,
+                    Choice.ACCEPT_EPOCHS, base, is_offline=is_later,
+                )  # fmt: skip
+                return
+
+
+def _rows_of(path: Path) -> Iterator[NDArray[np.void]]:
+    """Of all batches before the first that does not read."""
+    with storage_errors(path, "reading"), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        with contextlib.suppress(CorruptData):
+            yield from walk(file.fileno(), 0, size, path.name)
 
 
 # --- deciding ------------------------------------------------------------------------------------
@@ -271,7 +328,7 @@ def _cut(directory: LogDirectory, fs: Fs, finding: Finding, _config: TopicConfig
     keeper = ManifestKeeper(fs, folder, directory.era)
     known = keeper.found or Manifest(directory.era)
     path = segment_path(folder, base, LOG)
-    broken = _first_broken(path, base)
+    broken = _first_broken(path, base, None)
     if broken is None:
         return "nothing is to be cut off any more"
     end = max(known.end_offset, broken.offset)
@@ -290,6 +347,14 @@ def _cut(directory: LogDirectory, fs: Fs, finding: Finding, _config: TopicConfig
     return f"cut off at byte {broken.position}, offset {broken.offset}{resumed}" + (
         f"; kept as {places}" if places else ""
     )
+
+
+def _accept_epochs(directory: LogDirectory, fs: Fs, finding: Finding, _config: TopicConfig) -> str:
+    """The file is made again from what batches say when the log is opened."""
+    folder = directory.path / str(finding.partition)
+    fs.unlink(folder / checkpoints.LEADER_EPOCHS)
+    fs.fsync_dir(folder)
+    return "leader epochs are what the batches say"
 
 
 def _unlink_segments(folder: Path, fs: Fs, bases: Sequence[int]) -> None:
@@ -354,4 +419,5 @@ _ACTS = {
     Choice.CUT: _cut,
     Choice.LET_GO: _let_go,
     Choice.FETCH_ANEW: _fetch_anew,
+    Choice.ACCEPT_EPOCHS: _accept_epochs,
 }

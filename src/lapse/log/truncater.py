@@ -37,6 +37,7 @@ from lapse.log.append_times import append_times_path, closed, encode, read_appen
 from lapse.log.appender import Appender
 from lapse.log.core import LogCore
 from lapse.log.deleter import Deleter
+from lapse.log.headers import walk
 from lapse.log.loader import LoadedLog, OpenOptions, load
 from lapse.log.lookup import batch_reaching
 from lapse.log.replay import keep_snapshots
@@ -86,15 +87,30 @@ class Truncater:
     def end_after(self, offset: int) -> int:
         """Where the log would end: at `offset`, or at the base offset of a batch that spans it.
 
+        Where a topic is not compacted, and offsets are left out below, before these: a batch there
+        is damaged, and what is missing is asked for again.
+
         Raises KafkaError OFFSET_OUT_OF_RANGE for what is no offset; CorruptData, StorageError.
         """
         self._require_offset(offset)
         state = self._log.state
         if not state.log_start_offset <= offset < state.log_end_offset:
             return min(offset, state.log_end_offset)
-        holder = state.segments_from(offset)[0]
+        return self._cut_at(state.segments_from(offset)[0], offset)[1]
+
+    def _cut_at(self, holder: Segment, offset: int) -> tuple[int, int]:
+        """How many bytes of a segment are left, and where the log ends then."""
         found = batch_reaching(holder.files(), offset, holder.size)
-        return offset if found is None else min(offset, found.base_offset)
+        size = holder.size if found is None else found.position
+        end = offset if found is None else min(offset, found.base_offset)
+        is_gap = found is None or found.base_offset > offset
+        if is_gap and not self._log.config.compacts:
+            end = holder.base_offset
+            with holder.path().open("rb") as file:
+                for rows in walk(file.fileno(), 0, size, str(holder.path())):
+                    end = int(rows["last_offset"][-1]) + 1
+            end = max(end, self._log.state.log_start_offset)
+        return size, end
 
     def truncate_to(self, offset: int) -> int:
         """Remove the batches that reach `offset`, and all above; returns the new log end.
@@ -163,9 +179,7 @@ class Truncater:
     def _cut(self, offset: int) -> None:
         log, state = self._log, self._log.state
         holder, *above = state.segments_from(offset)
-        found = batch_reaching(holder.files(), offset, holder.size)
-        size = holder.size if found is None else found.position
-        end = offset if found is None else min(offset, found.base_offset)
+        size, end = self._cut_at(holder, offset)
         _log.info("%s: truncated from %d to %d", log.partition, state.log_end_offset, end)
         self._half = _Half(holder.path().name, holder.base_offset, state.log_start_offset)
         self._appender.active.write_side_files()  # the append times above all

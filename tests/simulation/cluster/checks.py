@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from pathlib import Path
 
 from lapse.base.errors import LapseError
 from lapse.base.ids import TopicPartition
 from lapse.client.consumer import EARLIEST, Consumer, ConsumerConfig
 from lapse.kernels.layout import CONTROL
 from lapse.log.partition_log import PartitionLog
+from lapse.log.repair import look
 from lapse.records.batch import records_of, scan_prefix
 from tests.simulation.cluster.history import Broken, History
 from tests.support.log.logs import bytes_between
@@ -111,6 +113,13 @@ def records_in(data: bytes, tp: TopicPartition) -> Records:
         for record in records_of(data, row, str(tp)):
             found[record.offset] = record.key or b"", record.value
     return found
+
+
+def check_files(log_dir: Path) -> None:
+    """All has been read that was damaged, and nothing else is taken for damaged."""
+    found = look(log_dir, reads_all=True)
+    if found:
+        raise Broken(f"{log_dir}: {found}")
 
 
 def check_replicas(

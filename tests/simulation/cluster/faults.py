@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import shutil
 from collections.abc import Awaitable, Callable
 from itertools import permutations
+from pathlib import Path
 
 from lapse.base.errors import LapseError
+from lapse.cli.main import main
 from lapse.client.connection import BrokerConnection
 from lapse.log.segment import LOG
 from lapse.wire.schema.alter_replica_log_dirs import (
@@ -68,7 +71,7 @@ async def dies_in_an_operation(world: World) -> None:
 async def without_power(world: World) -> None:
     """Of one that nobody needs just now: what it has not synced may be lost."""
     one = _any_up(world)
-    if one is None or not world.is_whole():
+    if one is None or not world.is_whole() or world.nobody_stops:
         return
     world.tell(f"power cut at {one.name}")
     one.kill(power=True)
@@ -117,13 +120,7 @@ async def damaged(world: World) -> None:
     world.nobody_stops = True
     try:
         one.kill()
-        files = sorted(p for p in one.path.rglob("*") if p.is_file() and p.suffix != LOG)
-        path = world.draw.choice([p for p in files if p.stat().st_size])
-        data = bytearray(path.read_bytes())
-        at = world.draw.randrange(len(data) * 8)
-        data[at // 8] ^= 1 << at % 8
-        path.write_bytes(data)
-        world.tell(f"{one.name}: bit {at} of {path.relative_to(one.path)} is another one")
+        _flip_a_bit(world, one, lambda path: path.suffix != LOG)
         one.start()
         if not await _replaced_if_need_be(world, one):
             world.to_be_replaced.append(one)
@@ -132,12 +129,54 @@ async def damaged(world: World) -> None:
         world.nobody_stops = False
 
 
-async def _replaced_if_need_be(world: World, one: Machine) -> bool:
-    """False: what is wrong is still there, and nobody has all that is on that disk."""
+def _flip_a_bit(world: World, one: Machine, is_meant: Callable[[Path], bool]) -> None:
+    files = sorted(p for p in one.path.rglob("*") if p.is_file() and is_meant(p))
+    path = world.draw.choice([p for p in files if p.stat().st_size])
+    data = bytearray(path.read_bytes())
+    at = world.draw.randrange(len(data) * 8)
+    data[at // 8] ^= 1 << at % 8
+    path.write_bytes(data)
+    world.tell(f"{one.name}: bit {at} of {path.relative_to(one.path)} is another one")
+
+
+async def damaged_records(world: World) -> None:
+    """One bit of a log; a person has all of them read after a while, and fetched where need be."""
+    one = _any_up(world)
+    if one is None or not _may_lose_a_disk(world):
+        return
+    world.nobody_stops = True
+    try:
+        one.kill()
+        _flip_a_bit(world, one, lambda path: path.suffix == LOG)
+        one.start()
+        await passes(_seconds(world))
+        _have_all_read(world, one)
+        if not await _is_whole_soon(world):
+            world.to_be_read.append(one)
+    finally:
+        world.nobody_stops = False
+
+
+def _have_all_read(world: World, one: Machine) -> None:
+    one.kill()
+    for path in one.dirs:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            main(["repair", str(path), "--read", "--fetch-anew"])
+        world.tell(f"{one.name}, {path.name}: {said.getvalue()}")
+    one.start()
+
+
+async def _is_whole_soon(world: World) -> bool:
     end = world.loop.time() + PATIENCE_S
     while world.loop.time() < end and not world.is_whole():
         await passes(0.1)
-    if world.is_whole():
+    return world.is_whole()
+
+
+async def _replaced_if_need_be(world: World, one: Machine) -> bool:
+    """False: what is wrong is still there, and nobody has all that is on that disk."""
+    if await _is_whole_soon(world):
         return True
     if not world.holds_all_but(one):
         return False
@@ -273,7 +312,7 @@ FAULTS: tuple[tuple[Fault, int], ...] = (
     (killed, 4), (dies_in_an_operation, 4), (without_power, 2), (emptied, 1), (restarted, 3),
     (cut_off, 4), (without_ensemble, 2), (ensemble_lost, 1), (answers_lost, 2), (slow, 2),
     (disk_full, 1), (clock_jumps, 1), (damaged, 1),
-    (moves_a_log, 4),
+    (damaged_records, 2), (moves_a_log, 4),
 )  # fmt: skip
 
 
@@ -291,5 +330,8 @@ async def befall(world: World, count: int) -> None:
         if not one.is_up:
             world.tell(f"{one.name} starts")
             one.start()
+    for one in world.to_be_read:
+        _have_all_read(world, one)
+        await _is_whole_soon(world)
     for one in world.to_be_replaced:
         await _replaced_if_need_be(world, one)

@@ -116,6 +116,9 @@ async def _judge(world: World, history: History, everything: list[TopicPartition
             checks.check_log(history, tp, found[tp], start)
         checks.check_replicas(history, tp, logs, compacted=tp.topic == "table")
     checks.check_transactions(history, committed)
+    for one in world.machines.values():
+        for path in one.dirs:
+            checks.check_files(path)
 
 
 def logs_of(world: World, tp: TopicPartition) -> dict[int, PartitionLog]:

@@ -10,7 +10,7 @@ from lapse.base.errors import CorruptData
 from lapse.kernels.layout import CRC
 from lapse.log.readable import SegmentBytes, readable
 from lapse.log.summary import Marker
-from tests.support.log.logs import append, batch, batches_of, data, end, open_log
+from tests.support.log.logs import append, batch, batches_of, config, data, end, open_log
 
 
 def read(
@@ -59,6 +59,26 @@ def test_offsets_lie_between_the_bases(
     if bad is not None:
         sizes = [len(made) for made in batches_of(open_log(tmp_path)).values()]
         assert (bad.position, bad.reason) == (sum(sizes[:sound]), "offsets out of order")
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("bit", range(64))
+def test_of_two_that_overlap_it_is_the_one_whose_offset_is_another(
+    tmp_path: Path, n: int, bit: int
+) -> None:
+    """No checksum covers a base offset. What comes before a damaged one is good, and all of it."""
+    log = open_log(tmp_path, config(index_interval_bytes=4096))
+    for _ in range(5):
+        append(log, batch())
+    path = log.segments[0].path()
+    bases = list(batches_of(log))
+    assert bases == [0, 3, 6, 9, 12]
+    whole = bytearray(path.read_bytes())
+    at = n * len(batch())
+    whole[at : at + 8] = (int.from_bytes(whole[at : at + 8], "big") ^ 1 << bit).to_bytes(8, "big")
+    path.write_bytes(whole)
+    found, _, bad = read(path, 15, check_crc=True)
+    assert (found, bad and bad.position) == (bases[:n], at)
 
 
 def test_a_marker_with_a_wrong_checksum_ends_it_where_asked(tmp_path: Path) -> None:

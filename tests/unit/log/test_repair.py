@@ -18,7 +18,7 @@ import pytest
 from lapse.base.errors import MissingData
 from lapse.base.fs import AppendFile, Fs, RealFs
 from lapse.base.ids import TopicPartition
-from lapse.log.checkpoints import RECOVERY_POINT
+from lapse.log.checkpoints import LEADER_EPOCHS, RECOVERY_POINT
 from lapse.log.directory import LogDirectory
 from lapse.log.facts import ReplicaFacts
 from lapse.log.manifest import manifest_path
@@ -304,6 +304,73 @@ def test_what_others_have_is_fetched_from_them(log: PartitionLog) -> None:
     decided(data, alone)
     assert wanted_anew(data) == set()
     assert look(data) == []
+
+
+EPOCH = slice(12, 16)  # of a batch; no checksum covers it
+
+
+def with_epoch(path: Path, position: int, epoch: int) -> None:
+    data = bytearray(path.read_bytes())
+    head = data[position : position + 61]
+    head[EPOCH] = epoch.to_bytes(4, "big", signed=True)
+    data[position : position + 61] = head
+    path.write_bytes(data)
+
+
+def opens(data: Path) -> bool:
+    directory = LogDirectory.open(data, env())
+    try:
+        directory.open_log(TP, SMALL)
+    except MissingData:
+        return False
+    finally:
+        directory.close(clean=False)
+    return True
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_later_leader_than_any_keeps_a_log_of_many_offline(
+    log: PartitionLog, alone: bool
+) -> None:
+    """Replicas would be cut back by it: what a follower has, and what others have, if it leads."""
+    data = replicated(log).parent
+    assert opens(data)
+    with_epoch(log.segments[-1].path(), 0, 1 << 18)
+    assert not opens(data)
+    offset = log.segments[-1].base_offset
+    for reads_all in (False, True):
+        [finding] = look(data, reads_all=reads_all)
+        assert finding.why == (
+            f"the batch at offset {offset} is of leader epoch 262144, as it says, and "
+            "leader-epoch-checkpoint knows none so late"
+        )
+        assert (finding.first_offset, finding.end_offset) == (offset, log.log_end_offset)
+        assert (finding.choice, finding.alone) == (Choice.FETCH_ANEW, Choice.ACCEPT_EPOCHS)
+    decided(data, replace(finding, choice=finding.alone) if alone else finding)
+    assert opens(data) == alone
+    assert wanted_anew(data) == (set() if alone else {TP})
+    if alone:
+        assert look(data, reads_all=True) == []
+
+
+def test_a_leader_that_was_not_one_then_is_found_by_reading_all(log: PartitionLog) -> None:
+    data = replicated(log).parent
+    checkpoint = log.dir / LEADER_EPOCHS
+    checkpoint.write_text(f"0\n2\n0 0\n2 {log.log_end_offset - 1}\n")
+    for path in (log.segments[-1].path(), log.segments[1].path()):
+        with_epoch(path, 0, 2)
+    assert opens(data)
+    assert look(data) == []
+    [finding] = look(data, reads_all=True)
+    offset = log.segments[1].base_offset
+    assert f"offset {offset} is of leader epoch 2, as it says, and of 0 by" in finding.why
+    assert (finding.choice, finding.is_offline) == (Choice.FETCH_ANEW, False)
+
+
+def test_of_a_log_that_is_nowhere_else_leaders_say_nothing(log: PartitionLog) -> None:
+    with_epoch(log.segments[-1].path(), 0, 1 << 18)
+    assert opens(log.dir.parent)
+    assert look(log.dir.parent, reads_all=True) == []
 
 
 def test_a_folder_that_is_gone_is_remembered_as_that_of_many(log: PartitionLog) -> None:

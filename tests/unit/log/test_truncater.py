@@ -111,6 +111,27 @@ def test_a_segment_whose_later_records_a_round_took_out_ends_where_it_is_cut(
     assert open_log(tmp_path / "log").log_end_offset == 9
 
 
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_cut_between_two_batches_leaves_no_hole_but_where_a_round_made_it(
+    tmp_path: Path, policy: str
+) -> None:
+    """A batch whose base offset is damaged lies far above the end; what it was is asked for."""
+    log = open_log(tmp_path, config(cleanup_policy=policy))
+    made = [append(log, batch()) for _ in range(3)]
+    assert [one.base_offset for one in made] == [0, 3, 6]
+    path = log.segments[0].path()
+    whole = bytearray(path.read_bytes())
+    whole[2 * len(batch()) + 5] ^= 1  # offset 6 is 65542
+    log.close(clean=False)
+    path.write_bytes(whole)
+    log = open_log(tmp_path, config(cleanup_policy=policy), clean_shutdown=False)
+    assert log.log_end_offset == 65542 + 3
+    end_offset = 100 if policy == "compact" else 6
+    assert log.end_after(100) == log.truncate_to(100) == end_offset
+    assert list(batches_of(log)) == [0, 3]
+    assert log.log_end_offset == end_offset
+
+
 def test_readers_keep_what_they_have_begun(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     ends = fill(log)
