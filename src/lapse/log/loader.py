@@ -405,7 +405,7 @@ class _Loader:
     def _scanned(self, base_offset: int, next_base: int | None, *, check_crc: bool) -> Scanned:
         return scan_segment(
             self._dir, base_offset, next_base, self._options.index_interval_bytes,
-            check_crc=check_crc,
+            check_crc=check_crc, has_copies=self._options.high_watermark is not None,
         )  # fmt: skip
 
     def _recovered(self, base_offset: int, later: list[int]) -> Scanned:
@@ -499,6 +499,7 @@ def scan_segment(
     interval_bytes: int,
     *,
     check_crc: bool,
+    has_copies: bool = False,
 ) -> Scanned:
     """Read the headers of a segment (with `check_crc` everything) and make its side files anew."""
     path = segment_path(partition_dir, base_offset, LOG)
@@ -510,7 +511,9 @@ def scan_segment(
     mtime_ms = mtime_ms_of(path)
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        segment = SegmentBytes(file.fileno(), size, base_offset, next_base, str(path))
+        segment = SegmentBytes(
+            file.fileno(), size, base_offset, next_base, str(path), has_copies=has_copies
+        )
         try:
             for part in readable(segment, check_crc=check_crc):
                 builder.add_rows(part.rows, part.marker_of)

@@ -28,6 +28,7 @@ class SegmentBytes:
     Attributes:
         next_base: of the segment behind it, before which its offsets end; None without one.
         where: its name, for errors.
+        has_copies: what is cut off here is at other brokers.
     """
 
     fd: int
@@ -35,6 +36,7 @@ class SegmentBytes:
     base_offset: int
     next_base: int | None
     where: str
+    has_copies: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +62,7 @@ def readable(
     where, end_offset = segment.where, segment.base_offset
     reach = _reach_of(segment)
     for rows in walk(segment.fd, 0, segment.size, where, check_crc=check_crc):
-        good = _in_order(rows, end_offset, reach)
+        good = _in_order(rows, end_offset, reach, blames_gaps=segment.has_copies)
         markers, sound, bad = _markers(segment, good, check_crc=check_markers)
         good = good[:sound]
         if len(good):
@@ -77,12 +79,14 @@ def _reach_of(segment: SegmentBytes) -> int:
     return most if segment.next_base is None else min(segment.next_base, most)
 
 
-def _in_order(rows: NDArray[np.void], end_offset: int, reach: int) -> NDArray[np.void]:
-    """The rows up to the first one whose offsets cannot be right.
+def _in_order(
+    rows: NDArray[np.void], end_offset: int, reach: int, *, blames_gaps: bool
+) -> NDArray[np.void]:
+    """The rows up to the first one whose offsets overlap what came before, or go beyond `reach`.
 
-    They overlap what came before, or go beyond `reach`. Of two that overlap it is the earlier one
-    if that has left offsets out, and the later one would fit in its place: no checksum covers a
-    batch's base offset, and what was appended together has no gaps.
+    With `blames_gaps`, of two that overlap the earlier one is wrong if it has left offsets out, and
+    the later one would fit in its place: no checksum covers a batch's base offset, and what is
+    appended has no gaps. Else it stays: it may be behind a gap that a round has made.
     """
     begins, ends = rows["base_offset"], np.concatenate([[end_offset - 1], rows["last_offset"]])
     overlaps = begins <= ends[:-1]
@@ -90,7 +94,7 @@ def _in_order(rows: NDArray[np.void], end_offset: int, reach: int) -> NDArray[np
     if not wrong.any():
         return rows
     first = int(np.argmax(wrong))
-    if first and overlaps[first]:
+    if first and overlaps[first] and blames_gaps:
         before = ends[first - 1]
         if begins[first - 1] > before + 1 and before < begins[first] <= ends[first + 1] < reach:
             first -= 1
