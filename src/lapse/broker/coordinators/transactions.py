@@ -221,7 +221,8 @@ class Transactions:
 
         def act(token: Hashable, now_ms: int) -> list[Effect]:
             heard = self._heard_by(transactional_id)
-            if heard is not None:
+            # Who is fenced hears that, by whatever connection.
+            if heard is not None and self._machine.is_in_force(transactional_id, producer):
                 what = f"EndTxn of {transactional_id!r}"
                 heard.require_newest(transactional_id, connection, what)
             return self._machine.end(token, transactional_id, producer, now_ms, commit=commit)

@@ -208,6 +208,14 @@ class TransactionCoordinator:
 
         return self._answering(token, now_ms, act)
 
+    def is_in_force(self, transactional_id: str, producer: ProducerIdAndEpoch) -> bool:
+        """Whether the id is looked after here, and is this producer's, in this epoch."""
+        try:
+            self._tables.owned(transactional_id, producer)
+        except KafkaError:
+            return False
+        return True
+
     def verify_partitions(
         self,
         transactional_id: str,

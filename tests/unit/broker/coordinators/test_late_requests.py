@@ -102,6 +102,17 @@ async def test_who_was_fenced_makes_nobody_late(node: Node) -> None:
         one.connection.close()
 
 
+async def test_who_was_fenced_is_told_so_over_an_older_connection(node: Node) -> None:
+    """Clients take it for the end, and a closed connection for a fault of the network."""
+    producer, before = await begun(node)
+    assert await producer.add(T) == {T: OK}
+    await end(producer, commit=True)
+    assert await producer.init() == OK
+    assert await before.end(commit=True) == ErrorCode.PRODUCER_FENCED
+    for one in (producer, before):
+        one.connection.close()
+
+
 async def test_offsets_that_come_late_do_not_take_a_group_back(node: Node) -> None:
     producer, before = await begun(node)
     for offset in (5, 9):
