@@ -6,22 +6,23 @@ does alone is where mistakes are, and three brokers a test are not cheap.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 MARK = "combined"
 
 
-def every_value_once(combinations: Sequence[Mapping[str, int]]) -> list[bool]:
+def every_value_once(combinations: Sequence[Mapping[str, object]]) -> list[bool]:
     """Which of a test's combinations to run, so that each value of each parameter is in one.
 
-    A combination has the index of a value for each parameter's name. The longest parameter's
-    values come once, the others' again from their first one.
+    A combination has a value for each parameter's name. Those of the parameter with most of them
+    come once, the others' again from their first one.
     """
-    counts: defaultdict[str, int] = defaultdict(int)
+    values: dict[str, list[object]] = {}
     for combination in combinations:
-        for name, index in combination.items():
-            counts[name] = max(counts[name], index + 1)
-    turns = range(max(counts.values(), default=1))
-    chosen = [{name: turn % count for name, count in counts.items()} for turn in turns]
+        for name, value in combination.items():
+            known = values.setdefault(name, [])
+            if value not in known:
+                known.append(value)
+    turns = range(max(map(len, values.values()), default=1))
+    chosen = [{name: known[n % len(known)] for name, known in values.items()} for n in turns]
     return [combination in chosen for combination in combinations]

@@ -123,7 +123,7 @@ def _left_to_torture(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         if isinstance(item, pytest.Function) and item.get_closest_marker(combinations.MARK):
             tests[item.nodeid.partition("[")[0]].append(item)
     for same in tests.values():
-        chosen = combinations.every_value_once([item.callspec.indices for item in same])
+        chosen = combinations.every_value_once([item.callspec.params for item in same])
         yield from (item for item, is_chosen in zip(same, chosen, strict=True) if not is_chosen)
 
 

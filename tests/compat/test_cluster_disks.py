@@ -82,6 +82,7 @@ def test_somebody_may_have_the_other_one_lead(
         assert done.returncode == 0, done.stdout + done.stderr
         brokers.until(lambda: brokers.leader("t") == 2, "the other one")
         brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
+        brokers.give_up_producers()
         after = produced(brokers, "t", range(200, 300))
         assert consumed(brokers, "t") == [*both, *after]
         same_bytes(brokers, "t-0")
@@ -164,6 +165,7 @@ def test_what_was_deleted_stays_so_where_a_replica_leads_that_was_away(
         brokers.until(lambda: brokers.leader("t") == 2, "the one that was away")
 
         assert log_start(brokers, where) == below
+        brokers.give_up_producers()
         after = produced(brokers, "t", range(200, 210))
         assert consumed(brokers, "t") == [*range(below, 100), *after]
         brokers.processes[1].start()

@@ -316,3 +316,29 @@ def test_the_run_seed_reaches_the_tests(repository: Path, monkeypatch: pytest.Mo
         run_crash(seed=run_seed)
     first, second = seen.read_text().split()
     assert first != second
+
+
+COMBINED = """
+import pytest
+@pytest.mark.combined
+@pytest.mark.parametrize("a", [print, len, [1]], ids=["print", "len", "list"])
+@pytest.mark.parametrize("b", [True, False])
+def test_both(a, b): pass
+@pytest.mark.parametrize("a", [1, 2])
+@pytest.mark.parametrize("b", [1, 2])
+def test_all(a, b): pass
+"""
+
+
+@pytest.mark.parametrize(("scale", "both"), [("0.05", 3), ("1", 6)])
+def test_not_every_combination_is_run_before_torture(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, scale: str, both: int
+) -> None:
+    monkeypatch.setenv("LAPSE_TEST_SCALE", scale)
+    names = [o.test.split("::")[1] for o in run(repository, COMBINED).outcomes]
+    assert len([name for name in names if name.startswith("test_all")]) == 4
+    combined = [name for name in names if name.startswith("test_both")]
+    assert len(combined) == both
+    if both == 3:
+        wanted = {"test_both[True-print]", "test_both[False-len]", "test_both[True-list]"}
+        assert set(combined) == wanted
