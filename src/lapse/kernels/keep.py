@@ -238,7 +238,7 @@ def _retime_records(
 
 
 @inlined
-def _seal(out: NDArray[np.uint8], start: int, end: int) -> int:
+def seal(out: NDArray[np.uint8], start: int, end: int) -> int:
     """Write length and CRC of the batch at out[start:end]; returns the CRC."""
     store_i32_be(out, start + LENGTH, end - start - LOG_OVERHEAD)
     crc = crc32c(out, start + ATTRIBUTES, end)
@@ -489,7 +489,7 @@ def rewrite(
             state[STAMPED] += action == STAMP
             _write_header(out, at, out_row)
             packed = out_row.attributes & CODEC_MASK != 0
-            out_row.crc = PLAIN if packed else _seal(out, at, stop)
+            out_row.crc = PLAIN if packed else seal(out, at, stop)
         out_row.position, out_row.size = at, stop - at
         state[OUT_BYTES] = stop
         state[OUT_ROWS] += 1
@@ -499,7 +499,7 @@ def rewrite(
 @kernel
 def finish_batch(out: NDArray[np.uint8], start: int, end: int) -> int:
     """Length and CRC for a batch whose records were just written; returns the CRC."""
-    return _seal(out, start, end)
+    return seal(out, start, end)
 
 
 @kernel
@@ -508,7 +508,7 @@ def seal_plain(out: NDArray[np.uint8], rows: NDArray[np.void]) -> None:
     for n in range(rows.shape[0]):
         row = rows[n]
         if row.crc == PLAIN:
-            row.crc = _seal(out, row.position, row.position + row.size)
+            row.crc = seal(out, row.position, row.position + row.size)
 
 
 @kernel

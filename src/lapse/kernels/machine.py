@@ -20,7 +20,7 @@ from lapse.kernels.jit import intrinsic
 I8, I32, I64, I128 = (ir.IntType(n) for n in (8, 32, 64, 128))
 
 
-def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+def address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
     data = context.make_array(array_type)(context, builder, array).data
     return cgutils.pointer_add(
         builder, data, builder.mul(index, index.type(array_type.dtype.bitwidth // 8))
@@ -31,7 +31,7 @@ def _load(width: int, result: Any, *, swap: bool) -> Any:
     def typed(typing_context: Any, buf: Any, index: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             int_type = ir.IntType(width)
-            pointer = _address(context, builder, signature.args[0], args[0], args[1])
+            pointer = address(context, builder, signature.args[0], args[0], args[1])
             pointer = builder.bitcast(pointer, int_type.as_pointer())
             value = builder.load(pointer, align=1, typ=int_type)
             if swap:
@@ -49,7 +49,7 @@ def _store(width: int, *, swap: bool) -> Any:
     def typed(typing_context: Any, buf: Any, index: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             int_type = ir.IntType(width)
-            pointer = _address(context, builder, signature.args[0], args[0], args[1])
+            pointer = address(context, builder, signature.args[0], args[0], args[1])
             pointer = builder.bitcast(pointer, int_type.as_pointer())
             narrow = builder.trunc(args[2], int_type) if width < 64 else args[2]
             builder.store(builder.bswap(narrow) if swap else narrow, pointer, align=1)
@@ -76,8 +76,8 @@ def copy_bytes(
     """memmove(target[at:], source[start:start+length])."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        to = _address(context, builder, signature.args[0], args[0], args[1])
-        of = _address(context, builder, signature.args[2], args[2], args[3])
+        to = address(context, builder, signature.args[0], args[0], args[1])
+        of = address(context, builder, signature.args[2], args[2], args[3])
         cgutils.raw_memmove(builder, to, of, args[4], ir.Constant(I64, 1))
         return context.get_dummy_value()
 
@@ -93,7 +93,7 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _address(context, builder, signature.args[0], args[0], args[1])
+        pointer = address(context, builder, signature.args[0], args[0], args[1])
         pointer = builder.bitcast(pointer, I8.as_pointer())
         kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
         call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")

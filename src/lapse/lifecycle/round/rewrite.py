@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from lapse.base.fs import Fs
-from lapse.kernels import classify, keep, stretches, survey
+from lapse.kernels import classify, keep, lz4_frames, lz4_library, stretches, survey
 from lapse.kernels.crc32c import crc32c, crc32c_more
 from lapse.kernels.layout import (
     BATCH,
@@ -178,6 +178,7 @@ class GroupWriter:
         )
         self._spare = np.empty(0, np.uint8)  # `_out` and this take turns
         self._may_deflate = False
+        self._lz4_state = np.zeros((lz4_library.STATE_BYTES + 7) // 8, np.uint64)
         self._placed = 0  # rows whose position is already that in the new file
         self._removed = np.empty((keep.REASONS, REMOVED_OFFSETS), np.uint32)
         self._state = np.zeros(keep.STATE_SIZE, np.int64)
@@ -343,7 +344,8 @@ class GroupWriter:
     def _deflate(self) -> None:
         """Deflate what the kernel has left plain."""
         rows = self._rows[self._placed : int(self._state[keep.OUT_ROWS])]
-        if not self._may_deflate or not (rows["crc"] == keep.PLAIN).any():
+        plain = rows["crc"] == keep.PLAIN
+        if not self._may_deflate or not plain.any() or self._deflate_many(rows):
             return
         parts: list[NDArray[np.uint8]] = []
         sizes = []
@@ -365,6 +367,21 @@ class GroupWriter:
         keep.seal_plain(self._spare, rows)
         self._out, self._spare = self._spare, self._out
         self._state[keep.OUT_BYTES] = end
+
+    def _deflate_many(self, rows: NDArray[np.void]) -> bool:
+        """Deflate them by a kernel, if all are for it."""
+        if not lz4_library.IS_THERE:
+            return False
+        size = int(self._state[keep.OUT_BYTES])
+        room = max(lz4_frames.deflated_bytes_max(size, len(rows)), len(self._out))
+        if len(self._spare) < room:
+            self._spare = np.empty(room, np.uint8)
+        end = lz4_frames.deflate_many(self._out, rows, self._lz4_state, self._spare)
+        if end < 0:
+            return False
+        self._out, self._spare = self._spare, self._out
+        self._state[keep.OUT_BYTES] = end
+        return True
 
     def _flush(self) -> None:
         """Write out what the kernel has left, and make room where it is getting tight."""

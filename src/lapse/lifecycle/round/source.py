@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs
-from lapse.kernels import survey
+from lapse.kernels import lz4_frames, lz4_library, survey
 from lapse.kernels.layout import CODEC_MASK, CONTROL, TRANSACTIONAL
 from lapse.kernels.offset_map import BAD_CRC, BROKEN, Batches, Marks
 from lapse.kernels.scan import first_bad_crc
@@ -38,6 +38,7 @@ from lapse.log.summary import maybe_unhandled, unhandled_reasons
 from lapse.records.batch import Header, plain_records, scan_batches, scan_prefix
 from lapse.records.compression import INFLATED_BYTES_ALWAYS, INFLATED_RATIO_MAX
 
+LZ4 = lz4_frames.CODEC
 SCRATCH_BYTES = 1 << 20  # inflated at a time for a kernel: still in the CPU cache then
 PIECE_BYTES = 32 << 20  # of plain batches at a time, so that progress moves within a segment
 # What a kernel that reads pieces may say of a batch.
@@ -479,10 +480,15 @@ class Inflater:
     def pieces(self, lo: int, hi: int, wanted: NDArray[np.bool_]) -> Iterator[Piece]:
         """Batches lo..hi-1, the wanted ones inflated; each piece is overwritten by the next."""
         first, filled, size = lo, 0, len(self._scratch)
-        for b in (np.flatnonzero(wanted) + lo).tolist():
+        b = lo
+        while b < hi:
+            b, filled = self._many(b, hi, wanted[b - lo :], filled)
+            if b == hi:
+                break
             if filled and size - filled < self._largest:
                 yield self._piece(self._data, first, b)
                 first, filled = b, 0
+                continue
             plain = self._segment.plain(b, self._scratch[filled:])
             n_bytes = len(plain)
             self._largest = max(self._largest, n_bytes)
@@ -495,8 +501,25 @@ class Inflater:
             else:
                 self._starts[b], self._ends[b] = filled, filled + n_bytes
                 filled += n_bytes
+            b += 1
         if first < hi:
             yield self._piece(self._data, first, hi)
+
+    def _many(self, lo: int, hi: int, wanted: NDArray[np.bool_], filled: int) -> tuple[int, int]:
+        """Inflate from batch `lo` on: up to which, and the bytes that are filled then.
+
+        That one is for `SourceSegment.plain`, or there is no room for it.
+        """
+        rows, first = self._segment.rows, int(wanted[: hi - lo].argmax())
+        if not wanted[first]:
+            return hi, filled
+        if not lz4_library.IS_THERE or int(rows[lo + first]["attributes"]) & CODEC_MASK != LZ4:
+            return lo + first, filled
+        b, filled, self._largest = lz4_frames.inflate_many(
+            self._segment.data, rows, lo, hi, wanted, self._scratch, filled, self._largest,
+            self._starts, self._ends,
+        )  # fmt: skip
+        return b, filled
 
     def _piece(self, data: NDArray[np.uint8], lo: int, hi: int) -> Piece:
         return Piece(data, self._starts, self._ends, lo, hi, in_place=False)
