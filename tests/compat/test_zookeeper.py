@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
+from kazoo.client import KazooClient, KazooState
 
 from lapse.base.clock import SystemClock
 from lapse.base.errors import ErrorCode, KafkaError
@@ -169,6 +169,23 @@ def test_nobody_waits_for_an_answer_once_it_is_closed(
     for thread, ended in asked:
         thread.join()
         assert isinstance(ended[0], Unreachable)
+
+
+def test_who_is_closed_while_it_notices_has_nobody_wait(
+    shared: ZooKeeperProcess, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = sessions.begin(shared)
+    clear = tree._connected.clear
+
+    def closed_meanwhile() -> None:
+        tree.close()
+        clear()
+
+    monkeypatch.setattr(tree._connected, "clear", closed_meanwhile)
+    tree._noticed(KazooState.SUSPENDED)
+    assert tree._connected.is_set()
+    with pytest.raises(Unreachable):
+        tree.get(["/"])
 
 
 def test_commits_are_done_once_however_often_it_dies(

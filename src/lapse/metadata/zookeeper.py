@@ -297,6 +297,8 @@ class ZooKeeperTree:
         if self._connected.is_set():
             _log.warning("ZooKeeper at %s does not answer", self._connect)
         self._connected.clear()
+        if self._closed:  # meanwhile: then nobody may wait
+            self._connected.set()
         self._lost = self._lost or state == KazooState.LOST
 
     def _unreachable(self) -> Unreachable:
