@@ -297,9 +297,13 @@ class ZooKeeperTree:
         if self._connected.is_set():
             _log.warning("ZooKeeper at %s does not answer", self._connect)
         self._connected.clear()
-        if self._closed:  # meanwhile: then nobody may wait
+        if self._is_closed():  # meanwhile: then nobody may wait
             self._connected.set()
         self._lost = self._lost or state == KazooState.LOST
+
+    def _is_closed(self) -> bool:
+        """Asked again: another thread may have closed it."""
+        return self._closed
 
     def _unreachable(self) -> Unreachable:
         return Unreachable(

@@ -21,8 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
+from lapse.base.errors import LapseError
 from lapse.base.fs import Fs
-from lapse.kernels import classify, keep, lz4_frames, lz4_library, stretches, survey
+from lapse.kernels import (
+    classify,
+    frames,
+    keep,
+    lz4_library,
+    stretches,
+    survey,
+    zstd_library,
+)
 from lapse.kernels.crc32c import crc32c, crc32c_more
 from lapse.kernels.layout import (
     BATCH,
@@ -369,14 +378,18 @@ class GroupWriter:
         self._state[keep.OUT_BYTES] = end
 
     def _deflate_many(self, rows: NDArray[np.void]) -> bool:
-        """Deflate them by a kernel, if all are for it."""
-        if not lz4_library.IS_THERE:
+        """Deflate them by a kernel, if there is one for all of them."""
+        codec = int(rows["attributes"][(rows["crc"] == keep.PLAIN).argmax()]) & CODEC_MASK
+        if not frames.is_taken(codec):
             return False
+        used = zstd_library.compressing() if codec == frames.ZSTD else 0
         size = int(self._state[keep.OUT_BYTES])
-        room = max(lz4_frames.deflated_bytes_max(size, len(rows)), len(self._out))
+        room = max(frames.deflated_bytes_max(size, len(rows)), len(self._out))
         if len(self._spare) < room:
             self._spare = np.empty(room, np.uint8)
-        end = lz4_frames.deflate_many(self._out, rows, self._lz4_state, self._spare)
+        end = frames.deflate_many(codec, used, self._out, rows, self._lz4_state, self._spare)
+        if end < frames.NOT_TAKEN:
+            raise LapseError(f"records of {self._base_offset} on cannot be compressed")
         if end < 0:
             return False
         self._out, self._spare = self._spare, self._out

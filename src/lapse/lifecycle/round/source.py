@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs
-from lapse.kernels import lz4_frames, lz4_library, survey
+from lapse.kernels import frames, survey, zstd_library
 from lapse.kernels.layout import CODEC_MASK, CONTROL, TRANSACTIONAL
 from lapse.kernels.offset_map import BAD_CRC, BROKEN, Batches, Marks
 from lapse.kernels.scan import first_bad_crc
@@ -38,7 +38,6 @@ from lapse.log.summary import maybe_unhandled, unhandled_reasons
 from lapse.records.batch import Header, plain_records, scan_batches, scan_prefix
 from lapse.records.compression import INFLATED_BYTES_ALWAYS, INFLATED_RATIO_MAX
 
-LZ4 = lz4_frames.CODEC
 SCRATCH_BYTES = 1 << 20  # inflated at a time for a kernel: still in the CPU cache then
 PIECE_BYTES = 32 << 20  # of plain batches at a time, so that progress moves within a segment
 # What a kernel that reads pieces may say of a batch.
@@ -513,11 +512,13 @@ class Inflater:
         rows, first = self._segment.rows, int(wanted[: hi - lo].argmax())
         if not wanted[first]:
             return hi, filled
-        if not lz4_library.IS_THERE or int(rows[lo + first]["attributes"]) & CODEC_MASK != LZ4:
+        codec = int(rows[lo + first]["attributes"]) & CODEC_MASK
+        if not frames.is_taken(codec):
             return lo + first, filled
-        b, filled, self._largest = lz4_frames.inflate_many(
-            self._segment.data, rows, lo, hi, wanted, self._scratch, filled, self._largest,
-            self._starts, self._ends,
+        used = zstd_library.decompressing() if codec == frames.ZSTD else 0
+        b, filled, self._largest = frames.inflate_many(
+            codec, used, self._segment.data, rows, lo, hi, wanted, self._scratch, filled,
+            self._largest, self._starts, self._ends,
         )  # fmt: skip
         return b, filled
 

@@ -1,0 +1,58 @@
+"""C functions of installed wheels, called from kernels without Python in between.
+
+A batch of Kafka's is a few KB: what Python does around each call of a codec costs as much as the
+codec. Compiled code, which is kept on disk, calls a function by a name of ours, so the name must be
+known to LLVM before such code is loaded: the module that declares functions registers them when it
+is imported. Where a wheel hides its functions the names are known all the same, so that kernels
+load, but must not be called: `register` returns None.
+
+A pointer is an array and an index, as in `machine`, or a number that the library has given. The
+functions stay within the sizes that they are given, whatever the bytes are; those the calling
+kernel has checked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba.core import cgutils
+
+from lapse.kernels.machine import I8, address
+
+_PREFIX = "lapse_"
+
+
+def register(path: str | None, names: Sequence[str]) -> ctypes.CDLL | None:
+    """Make a library's functions known; None where it has not all of them."""
+    library, functions = None, [ctypes.CDLL(None).abort] * len(names)
+    try:
+        if path is not None:
+            found = ctypes.CDLL(path)
+            functions = [getattr(found, name) for name in names]
+            library = found
+    except (AttributeError, OSError):
+        pass
+    for name, function in zip(names, functions, strict=True):
+        llvm.add_symbol(_PREFIX + name, ctypes.cast(function, ctypes.c_void_p).value)
+    return library
+
+
+def pointer(context: Any, builder: Any, of_type: Any, array: Any, index: Any) -> Any:
+    """Of an array's element, for `call`."""
+    return builder.bitcast(address(context, builder, of_type, array, index), I8.as_pointer())
+
+
+def given(builder: Any, number: Any) -> Any:
+    """A pointer that the library has given, for `call`."""
+    return builder.inttoptr(number, I8.as_pointer())
+
+
+def call(builder: Any, name: str, values: Sequence[Any], result: Any) -> Any:
+    """The result of a function with these arguments."""
+    declared = ir.FunctionType(result, [value.type for value in values])
+    function = cgutils.get_or_insert_function(builder.module, declared, _PREFIX + name)
+    return builder.call(function, values)

@@ -1,0 +1,93 @@
+"""Frames of zstd, by the C functions that come with Python's own module for it.
+
+That is `compression.zstd` from Python 3.14 on, and `backports.zstd` before; not to be had where
+`IS_THERE` is False. A context is made once and used again: that is most of what many small frames
+cost otherwise.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from importlib import import_module
+from typing import Any
+
+from numba import types
+
+from lapse.kernels.c_functions import call, given, pointer, register
+from lapse.kernels.jit import intrinsic
+from lapse.kernels.machine import I32, I64
+
+_DECOMPRESS, _COMPRESS = "ZSTD_decompressDCtx", "ZSTD_compressCCtx"
+_MAKE_DECOMPRESSING, _MAKE_COMPRESSING = "ZSTD_createDCtx", "ZSTD_createCCtx"
+_i64 = types.int64
+
+
+def _path() -> str | None:
+    name = "_zstd" if sys.version_info >= (3, 14) else "backports.zstd._zstd"
+    try:
+        return getattr(import_module(name), "__file__", None)
+    except ImportError:
+        return None
+
+
+_library = register(_path(), (_DECOMPRESS, _COMPRESS, _MAKE_DECOMPRESSING, _MAKE_COMPRESSING))
+IS_THERE = _library is not None
+_contexts = threading.local()
+
+
+def decompressing() -> int:
+    """The context of this thread to decompress with; 0 where there is none."""
+    return _context(_MAKE_DECOMPRESSING)
+
+
+def compressing() -> int:
+    """The context of this thread to compress with; 0 where there is none."""
+    return _context(_MAKE_COMPRESSING)
+
+
+def _context(make: str) -> int:
+    """Never freed: threads that work on rounds are few, and end with their process."""
+    if _library is None:
+        return 0
+    known: int | None = getattr(_contexts, make, None)
+    if known is None:
+        function = getattr(_library, make)
+        function.restype = ctypes.c_void_p
+        known = int(function() or 0)
+        setattr(_contexts, make, known)
+    return known
+
+
+@intrinsic
+def decompress(
+    typing_context: Any, used: Any, source: Any, at: Any, size: Any, target: Any, to: Any,
+    room: Any,
+) -> Any:  # fmt: skip
+    """All frames of a payload into at most `room` bytes; less than 0 where that cannot be."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        of = pointer(context, builder, signature.args[1], args[1], args[2])
+        into = pointer(context, builder, signature.args[4], args[4], args[5])
+        values = [given(builder, args[0]), into, args[6], of, args[3]]
+        return call(builder, _DECOMPRESS, values, I64)
+
+    return _i64(_i64, source, _i64, _i64, target, _i64, _i64), generate
+
+
+@intrinsic
+def compress(
+    typing_context: Any, used: Any, source: Any, at: Any, size: Any, target: Any, to: Any,
+    room: Any, level: Any,
+) -> Any:  # fmt: skip
+    """One frame in at most `room` bytes; less than 0 where that cannot be."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        of = pointer(context, builder, signature.args[1], args[1], args[2])
+        into = pointer(context, builder, signature.args[4], args[4], args[5])
+        level_ = builder.trunc(args[7], I32)
+        values = [given(builder, args[0]), into, args[6], of, args[3], level_]
+        return call(builder, _COMPRESS, values, I64)
+
+    return _i64(_i64, source, _i64, _i64, target, _i64, _i64, _i64), generate
