@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cramjam
+import lz4.block
 import lz4.frame
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from lapse.kernels import frames, keep, lz4_library, zstd_library
 from lapse.kernels.layout import ATTRIBUTES, BATCH, HEADER_SIZE
 from lapse.records.batch import as_array, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
-from lapse.records.compression import deflate, inflate
+from lapse.records.compression import BadCompression, deflate, inflate
 from lapse.records.layout import Codec
 
 ROOM = 1 << 20
@@ -52,12 +53,13 @@ def inflated(
     """Where it stopped, what it made of those before, and how many bytes are filled."""
     target, starts, ends = np.zeros(room, np.uint8), *np.zeros((2, len(rows)), np.int64)
     wanted = np.ones(len(rows), np.bool_)
-    stopped, filled, _ = frames.inflate_many(
+    stopped, filled, largest = frames.inflate_many(
         codec, zstd_library.decompressing(), as_array(data), rows, 0, len(rows), wanted, target,
         0, 0, starts, ends,
     )  # fmt: skip
     made = [target[starts[n] : ends[n]].tobytes() for n in range(stopped)]
     assert sum(map(len, made)) == filled
+    assert largest == max(map(len, made), default=0)
     return stopped, made, filled
 
 
@@ -102,6 +104,40 @@ def test_other_frames_are_left_to_who_reads_them_one_by_one(options: dict[str, b
     settings = {"block_size": 4, "block_linked": False, "store_size": False, **options}
     frame = lz4.frame.compress(b"records" * 40_000, **settings)
     assert inflate(Codec.LZ4, as_array(frame)).tobytes() == b"records" * 40_000
+    assert inflated(*batches([frame], Codec.LZ4), Codec.LZ4)[0] == 0
+
+
+def block(data: bytes, *, stored: bool) -> bytes:
+    return (len(data) | stored << 31).to_bytes(4, "little") + data
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        block(bytes(70_000), stored=True),
+        # No larger once it is inflated, and more than a block may have until then.
+        block(lz4.block.compress(np.random.default_rng(0).bytes(65_536), store_size=False),
+              stored=False),
+    ],
+    ids=["stored", "compressed"],
+)  # fmt: skip
+def test_a_block_larger_than_its_frame_says_is_refused(body: bytes) -> None:
+    frame = lz4.frame.compress(b"", block_size=4, block_linked=False, store_size=False)[:7]
+    refuses(frame + body + bytes(4))
+
+
+def test_a_header_with_another_checksum_is_refused() -> None:
+    frame = bytearray(
+        lz4.frame.compress(b"some", block_size=4, block_linked=False, store_size=False)
+    )
+    frame[6] ^= 1
+    refuses(bytes(frame))
+
+
+def refuses(frame: bytes) -> None:
+    """Both of them."""
+    with pytest.raises(BadCompression):
+        inflate(Codec.LZ4, as_array(frame))
     assert inflated(*batches([frame], Codec.LZ4), Codec.LZ4)[0] == 0
 
 

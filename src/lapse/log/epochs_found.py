@@ -10,12 +10,14 @@ import contextlib
 import os
 import struct
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.errors import CorruptData
-from lapse.log.checkpoints import LEADER_EPOCHS
+from lapse.log.checkpoints import LEADER_EPOCHS, read_epochs
 from lapse.log.epochs import NO_EPOCH
 from lapse.log.headers import walk
 from lapse.log.lookup import V2, batch_reaching
@@ -46,12 +48,60 @@ def never_noted(found: Begins, noted: Sequence[tuple[int, int]]) -> tuple[int, i
     return next((e for e in found if latest is not None and e[0] > latest), None)
 
 
-def words_for(epoch: int, offset: int) -> str:
-    """What is wrong there, for people."""
-    return (
-        f"the batch at offset {offset} is of leader epoch {epoch}, as it says, and "
-        f"{LEADER_EPOCHS} knows none so late"
+def why_strange(epoch: int, offset: int, noted: int | None) -> str:
+    """What is wrong there, for people; `noted` is the epoch of that offset, None if it is later."""
+    return f"the batch at offset {offset} is of leader epoch {epoch}, as it says, and " + (
+        f"{LEADER_EPOCHS} knows none so late" if noted is None else f"of {noted} by {LEADER_EPOCHS}"
     )
+
+
+class Strange(NamedTuple):
+    """A batch whose leader epoch is not the one that is noted for its offset."""
+
+    segment_base: int
+    first_offset: int
+    last_offset: int
+    why: str
+    is_later: bool
+
+
+class EpochsCheck:
+    """Batches of a log that has replicas, held against its `leader-epoch-checkpoint`.
+
+    Attributes:
+        seen: bases of the segments that were looked at.
+        strange: the first one that does not fit.
+    """
+
+    def __init__(self, partition_dir: Path) -> None:
+        try:
+            noted = read_epochs(partition_dir / LEADER_EPOCHS)
+        except CorruptData:
+            noted = []  # of a file that is lost nothing is known
+        self._epochs = np.array([epoch for epoch, _ in noted], np.int64)
+        self._starts = np.array([start for _, start in noted], np.int64)
+        self.seen: set[int] = set()
+        self.strange: Strange | None = None
+
+    def see(self, base_offset: int, rows: NDArray[np.void]) -> None:
+        """Some batches of a segment; those of old formats name no epoch."""
+        self.seen.add(base_offset)
+        if not len(self._epochs):
+            return
+        told = rows["leader_epoch"]
+        at = np.searchsorted(self._starts, rows["base_offset"], "right") - 1
+        is_later = told > self._epochs[-1]
+        wrong = np.flatnonzero(is_later | (told >= 0) & (at >= 0) & (told != self._epochs[at]))
+        if not len(wrong):
+            return
+        n = int(wrong[0])
+        first, last, epoch = (
+            int(rows[c][n]) for c in ("base_offset", "last_offset", "leader_epoch")
+        )
+        noted = None if is_later[n] else int(self._epochs[at[n]])
+        why = why_strange(epoch, first, noted)
+        found = Strange(base_offset, first, last, why, bool(is_later[n]))
+        self.strange = found if self.strange is None else min(self.strange, found)
 
 
 def epochs_in(segments: Sequence[Segment]) -> Begins:

@@ -43,7 +43,7 @@ from lapse.log.append_times import append_times_path, closed, encode, read_appen
 from lapse.log.aside import keep_segment, keep_tail, kept_as
 from lapse.log.env import LogEnv
 from lapse.log.epochs import LeaderEpochs
-from lapse.log.epochs_found import epochs_in, never_noted, note_epochs, words_for
+from lapse.log.epochs_found import epochs_in, never_noted, note_epochs, why_strange
 from lapse.log.estimate import estimate_active, estimate_sealed
 from lapse.log.failed_sync import write_again
 from lapse.log.holes import Hole, holes_in, is_as_closed, missing
@@ -205,7 +205,7 @@ def load(
     strange = never_noted(loader.epochs, epochs.entries)
     # Where there are other replicas: they and this one would cut back what they have by it.
     if strange is not None and options.high_watermark is not None:
-        why = words_for(*strange)
+        why = why_strange(*strange, noted=None)
         raise missing(partition_dir, partition, [Hole(strange[1], active.end_offset, why)])
     epochs.cut(log_start, active.end_offset)
     # Kafka reads only recovered segments, and else goes without.

@@ -9,7 +9,6 @@ that are cut off are kept aside (`aside`), as by recovery.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -32,9 +31,8 @@ from lapse.log.append_times import append_times_path
 from lapse.log.aside import keep_segment, keep_tail
 from lapse.log.bad import read_bad
 from lapse.log.directory import LogDirectory
-from lapse.log.epochs_found import words_for
+from lapse.log.epochs_found import EpochsCheck
 from lapse.log.folders import list_partitions
-from lapse.log.headers import walk
 from lapse.log.holes import holes_in
 from lapse.log.manifest import Manifest, ManifestKeeper, read_manifest
 from lapse.log.missing import believed_roster
@@ -105,11 +103,11 @@ def look(
         folder = log_dir / str(partition)
         expected = known.get(partition, Expected())
         is_replicated = expected.replicated or bool(read_others(folder).replicas)
-        wrong = list(_of(folder, partition, roster, point, reads_all=reads_all))
-        if is_replicated:
-            wrong += [] if wrong else _strange_epochs(folder, partition, point, reads_all=reads_all)
-            wrong = [_of_many(one, expected) for one in wrong]
-        found += wrong
+        epochs = EpochsCheck(folder) if is_replicated else None
+        wrong = list(_of(folder, partition, roster, point, reads_all=reads_all, epochs=epochs))
+        if epochs is not None and not wrong:
+            wrong += _strange_epochs(folder, partition, point, epochs)
+        found += [_of_many(one, expected) for one in wrong] if is_replicated else wrong
     return found
 
 
@@ -128,7 +126,7 @@ def _recovery_points(log_dir: Path) -> dict[TopicPartition, int]:
 
 def _of(
     folder: Path, partition: TopicPartition, roster: Roster | None, recovery_point: int, *,
-    reads_all: bool,
+    reads_all: bool, epochs: EpochsCheck | None,
 ) -> Iterator[Finding]:  # fmt: skip
     names = os.listdir(folder) if folder.is_dir() else []
     bases = offsets_in(names, LOG)
@@ -153,7 +151,7 @@ def _of(
         if manifest is not None:
             point = recovery_point if start < recovery_point else 0
             synced = _Synced(manifest.sizes, manifest.end_offset, point)
-        yield from _unreadable(folder, partition, bases, synced, reads_all=reads_all)
+        yield from _unreadable(folder, partition, bases, synced, reads_all=reads_all, epochs=epochs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +172,7 @@ class _Synced:
 
 def _unreadable(
     folder: Path, partition: TopicPartition, bases: Sequence[int], synced: _Synced, *,
-    reads_all: bool,
+    reads_all: bool, epochs: EpochsCheck | None,
 ) -> Iterator[Finding]:  # fmt: skip
     """Places in segments that do not read; in the last one only what was synced counts."""
     bad = read_bad(folder)
@@ -190,7 +188,7 @@ def _unreadable(
         )
         if not (reads_all or is_known or is_last):
             continue
-        broken = _first_broken(segment_path(folder, base, LOG), base, following)
+        broken = _first_broken(segment_path(folder, base, LOG), base, following, epochs)
         if broken is None or (is_last and not synced.has(base, broken)):
             continue  # recovery cuts that off by itself
         until = max(synced.end_offset, broken.offset + 1) if following is None else following
@@ -209,7 +207,10 @@ class _Broken:
     why: str
 
 
-def _first_broken(path: Path, base_offset: int, next_base: int | None) -> _Broken | None:
+def _first_broken(
+    path: Path, base_offset: int, next_base: int | None, epochs: EpochsCheck | None = None
+) -> _Broken | None:
+    """`epochs` sees all before it."""
     offset = base_offset
     try:
         with storage_errors(path, "reading"), path.open("rb") as file:
@@ -217,58 +218,34 @@ def _first_broken(path: Path, base_offset: int, next_base: int | None) -> _Broke
             segment = SegmentBytes(file.fileno(), size, base_offset, next_base, path.name)
             for part in readable(segment, check_crc=True):
                 offset = int(part.rows["last_offset"][-1]) + 1
+                if epochs is not None:
+                    epochs.see(base_offset, part.rows)
     except CorruptData as e:
         return _Broken(e.position, offset, str(e))
     return None
 
 
 def _strange_epochs(
-    folder: Path, partition: TopicPartition, recovery_point: int, *, reads_all: bool
+    folder: Path, partition: TopicPartition, recovery_point: int, epochs: EpochsCheck
 ) -> Iterator[Finding]:
-    """The first batch whose leader epoch is not the one that is noted for its offset.
+    """The first batch whose leader epoch is not the noted one, of what was read or recovery reads.
 
-    Without `reads_all` where a recovery reads, and epochs that are later than all that are noted:
-    by these the log, and those of other brokers, would be cut back, so it is not opened.
+    By an epoch that is later than all noted ones this log, and those of other brokers, would be cut
+    back, so a log in which recovery meets one is not opened.
     """
-    try:
-        noted = checkpoints.read_epochs(folder / checkpoints.LEADER_EPOCHS)
-    except CorruptData:
-        return
-    if not noted:
-        return
-    epochs, starts = (np.array(column, np.int64) for column in zip(*noted, strict=True))
+    recovered = []
     bases = offsets_in(os.listdir(folder), LOG)
     for base, following in zip(bases, [*bases[1:], None], strict=True):
-        if not (reads_all or following is None or following > recovery_point):
-            continue
-        path = segment_path(folder, base, LOG)
-        for rows in _rows_of(path):
-            told = rows["leader_epoch"]
-            at = np.searchsorted(starts, rows["base_offset"], "right") - 1
-            strange = told > epochs[-1]
-            if reads_all:
-                strange |= (told >= 0) & (at >= 0) & (told != epochs[at])
-            if strange.any():
-                n = int(strange.argmax())
-                epoch, offset = int(told[n]), int(rows["base_offset"][n])
-                is_later = epoch > epochs[-1]
-                known = f", as it says, and of {epochs[at[n]]} by {checkpoints.LEADER_EPOCHS}"
-                why = words_for(epoch, offset) if is_later else (
-                    f"the batch at offset {offset} is of leader epoch {epoch}{known}"
-                )  # fmt: skip
-                yield Finding(
-                    partition, offset, int(rows["last_offset"][n]) + 1, why,
-                    Choice.ACCEPT_EPOCHS, base, is_offline=is_later,
-                )  # fmt: skip
-                return
-
-
-def _rows_of(path: Path) -> Iterator[NDArray[np.void]]:
-    """Of all batches before the first that does not read."""
-    with storage_errors(path, "reading"), path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        with contextlib.suppress(CorruptData):
-            yield from walk(file.fileno(), 0, size, path.name)
+        if following is None or following > recovery_point:
+            recovered.append(base)
+            if base not in epochs.seen:
+                _first_broken(segment_path(folder, base, LOG), base, following, epochs)
+    if epochs.strange is not None:
+        base, first, last, why, is_later = epochs.strange
+        yield Finding(
+            partition, first, last + 1, why, Choice.ACCEPT_EPOCHS, base,
+            is_offline=is_later and base in recovered,
+        )  # fmt: skip
 
 
 # --- deciding ------------------------------------------------------------------------------------

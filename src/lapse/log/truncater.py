@@ -103,8 +103,7 @@ class Truncater:
         found = batch_reaching(holder.files(), offset, holder.size)
         size = holder.size if found is None else found.position
         end = offset if found is None else min(offset, found.base_offset)
-        is_gap = found is None or found.base_offset > offset
-        if is_gap and not self._log.config.compacts:
+        if found is not None and found.base_offset > offset and not self._log.config.compacts:
             end = holder.base_offset
             with holder.path().open("rb") as file:
                 for rows in walk(file.fileno(), 0, size, str(holder.path())):

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import io
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from itertools import permutations
 from pathlib import Path
 
@@ -78,33 +79,34 @@ async def without_power(world: World) -> None:
     await _off(world, one)
 
 
+@asynccontextmanager
+async def _losing_a_disk(world: World) -> AsyncIterator[Machine | None]:
+    """Who may lose its disk now, if anybody; meanwhile no other one does, and nobody is stopped."""
+    one = _any_up(world)
+    is_stopping = any(each.is_stopping for each in world.machines.values())
+    if not world.is_whole() or is_stopping or world.nobody_stops:
+        yield None
+        return
+    world.nobody_stops = True
+    try:
+        yield one
+    finally:
+        world.nobody_stops = False
+
+
 async def emptied(world: World) -> None:
     """Its disk is another one, that is empty.
 
     Before the others notice none of them stops, or is about to: it is the last one in sync then,
     for all that anybody knows, and a person must say that its disk will not come back.
     """
-    one = _any_up(world)
-    if one is None or not _may_lose_a_disk(world):
-        return
-    world.nobody_stops = True
-    try:
-        await _emptied(world, one)
-        await passes(SESSION_MS / 1000)
-    finally:
-        world.nobody_stops = False
-
-
-def _may_lose_a_disk(world: World) -> bool:
-    is_stopping = any(one.is_stopping for one in world.machines.values())
-    return world.is_whole() and not is_stopping and not world.nobody_stops
-
-
-async def _emptied(world: World, one: Machine) -> None:
-    world.tell(f"{one.name} gets an empty disk")
-    one.kill(power=True)
-    _empty(one)
-    await _off(world, one)
+    async with _losing_a_disk(world) as one:
+        if one is not None:
+            world.tell(f"{one.name} gets an empty disk")
+            one.kill(power=True)
+            _empty(one)
+            await _off(world, one)
+            await passes(SESSION_MS / 1000)
 
 
 def _empty(one: Machine) -> None:
@@ -114,19 +116,14 @@ def _empty(one: Machine) -> None:
 
 async def damaged(world: World) -> None:
     """One bit of a file that is not records; where its broker gives up, the disk is replaced."""
-    one = _any_up(world)
-    if one is None or not _may_lose_a_disk(world):
-        return
-    world.nobody_stops = True
-    try:
-        one.kill()
-        _flip_a_bit(world, one, lambda path: path.suffix != LOG)
-        one.start()
-        if not await _replaced_if_need_be(world, one):
-            world.to_be_replaced.append(one)
-        await passes(SESSION_MS / 1000)
-    finally:
-        world.nobody_stops = False
+    async with _losing_a_disk(world) as one:
+        if one is not None:
+            one.kill()
+            _flip_a_bit(world, one, lambda path: path.suffix != LOG)
+            one.start()
+            if not await _replaced_if_need_be(world, one):
+                world.to_be_replaced.append(one)
+            await passes(SESSION_MS / 1000)
 
 
 def _flip_a_bit(world: World, one: Machine, is_meant: Callable[[Path], bool]) -> None:
@@ -141,20 +138,15 @@ def _flip_a_bit(world: World, one: Machine, is_meant: Callable[[Path], bool]) ->
 
 async def damaged_records(world: World) -> None:
     """One bit of a log; a person has all of them read after a while, and fetched where need be."""
-    one = _any_up(world)
-    if one is None or not _may_lose_a_disk(world):
-        return
-    world.nobody_stops = True
-    try:
-        one.kill()
-        _flip_a_bit(world, one, lambda path: path.suffix == LOG)
-        one.start()
-        await passes(_seconds(world))
-        _have_all_read(world, one)
-        if not await _is_whole_soon(world):
-            world.to_be_read.append(one)
-    finally:
-        world.nobody_stops = False
+    async with _losing_a_disk(world) as one:
+        if one is not None:
+            one.kill()
+            _flip_a_bit(world, one, lambda path: path.suffix == LOG)
+            one.start()
+            await passes(_seconds(world))
+            _have_all_read(world, one)
+            if not await _is_whole_soon(world):
+                world.to_be_read.append(one)
 
 
 def _have_all_read(world: World, one: Machine) -> None:

@@ -71,6 +71,24 @@ def test_what_is_decided_below_the_watermark_is_known_when_a_log_is_opened(
     assert len(set(known.values())) > 3
 
 
+@pytest.mark.parametrize("has_copies", [True, False])
+def test_of_two_batches_that_overlap_the_damaged_one_goes_where_others_have_it(
+    tmp_path: Path, has_copies: bool
+) -> None:
+    """By its gap it is the first one; where nobody else has it, it stays."""
+    path = tmp_path / "log"
+    live = open_log(path, config(), high_watermark=0 if has_copies else None)
+    for _ in range(4):
+        append(live, batch())
+    live.close(clean=False)
+    whole = bytearray(live.segments[0].path().read_bytes())
+    whole[len(batch()) + 5] ^= 1  # offset 3 is 65539
+    live.segments[0].path().write_bytes(whole)
+    mark = 0 if has_copies else None
+    log = open_log(path, config(), clean_shutdown=False, high_watermark=mark)
+    assert list(batches_of(log)) == ([0] if has_copies else [0, 65539])
+
+
 def expected(log: PartitionLog) -> dict[int, int]:
     """Slow and obvious: the first transaction whose marker is not below the watermark."""
     spans: list[tuple[int, int]] = []

@@ -188,6 +188,22 @@ def test_a_cut_takes_what_is_behind_it_and_no_offset_is_given_twice(log: Partiti
     assert served(data) == (end, left)
 
 
+def test_a_cut_leaves_what_comes_before(log: PartitionLog) -> None:
+    last = log.segments[-1]
+    directory = LogDirectory.open(log.dir.parent, env())
+    more = directory.open_log(TP, SMALL)
+    append(more, batch())
+    more.flush(force=True)
+    directory.checkpoint()
+    directory.close(clean=False)
+    assert segment_path(log.dir, last.base_offset, LOG).stat().st_size == 2 * SIZE
+    flip(last.path(), SIZE + SIZE // 2)
+    [found] = look(log.dir.parent)
+    assert found.first_offset == last.base_offset + 3
+    decided(log.dir.parent, found)
+    assert last.path().stat().st_size == SIZE
+
+
 def test_a_cut_that_is_cut_short_leaves_no_gap(tmp_path: Path, log: PartitionLog) -> None:
     """What is behind it goes from the end on: else what is left would hide that some is gone."""
     left_of_a_cut(log)
@@ -356,7 +372,7 @@ def test_a_later_leader_than_any_keeps_a_log_of_many_offline(
 def test_a_leader_that_was_not_one_then_is_found_by_reading_all(log: PartitionLog) -> None:
     data = replicated(log).parent
     checkpoint = log.dir / LEADER_EPOCHS
-    checkpoint.write_text(f"0\n2\n0 0\n2 {log.log_end_offset - 1}\n")
+    checkpoint.write_text(f"0\n2\n0 0\n2 {log.segments[-1].base_offset}\n")
     for path in (log.segments[-1].path(), log.segments[1].path()):
         with_epoch(path, 0, 2)
     assert opens(data)
@@ -365,6 +381,27 @@ def test_a_leader_that_was_not_one_then_is_found_by_reading_all(log: PartitionLo
     offset = log.segments[1].base_offset
     assert f"offset {offset} is of leader epoch 2, as it says, and of 0 by" in finding.why
     assert (finding.choice, finding.is_offline) == (Choice.FETCH_ANEW, False)
+
+
+def test_a_later_leader_where_recovery_does_not_read_keeps_nothing_offline(
+    log: PartitionLog,
+) -> None:
+    data = replicated(log).parent
+    with_epoch(log.segments[1].path(), 0, 1 << 18)
+    assert opens(data)
+    assert look(data) == []
+    [finding] = look(data, reads_all=True)
+    assert "knows none so late" in finding.why
+    assert not finding.is_offline
+
+
+def test_a_later_leader_in_a_sealed_segment_that_recovery_reads_is_found(log: PartitionLog) -> None:
+    data = replicated(log).parent
+    (data / RECOVERY_POINT).unlink()
+    with_epoch(log.segments[1].path(), 0, 1 << 18)
+    assert not opens(data)
+    [finding] = look(data)
+    assert (finding.segment_base, finding.is_offline) == (log.segments[1].base_offset, True)
 
 
 def test_of_a_log_that_is_nowhere_else_leaders_say_nothing(log: PartitionLog) -> None:

@@ -132,6 +132,22 @@ def test_a_cut_between_two_batches_leaves_no_hole_but_where_a_round_made_it(
     assert log.log_end_offset == end_offset
 
 
+def test_a_cut_in_a_gap_does_not_go_below_the_log_start(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config(cleanup_policy="delete"))
+    for _ in range(3):
+        append(log, batch())
+    whole = bytearray(log.segments[0].path().read_bytes())
+    whole[2 * len(batch()) + 5] ^= 1  # offset 6 is 65542
+    log.close(clean=False)
+    log.segments[0].path().write_bytes(whole)
+    log = open_log(tmp_path, config(cleanup_policy="delete"), clean_shutdown=False)
+    log.high_watermark = log.log_end_offset
+    log.advance_log_start(50)
+    assert log.log_start_offset == 50
+    assert log.end_after(100) == log.truncate_to(100) == 50
+    assert (log.log_start_offset, log.log_end_offset) == (50, 50)
+
+
 def test_readers_keep_what_they_have_begun(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     ends = fill(log)

@@ -89,6 +89,19 @@ async def test_who_is_alive_is_heard_over_its_next_connection(node: Node) -> Non
     producer.connection.close()
 
 
+async def test_a_coordinator_that_begins_anew_wants_to_be_spoken_to_first(node: Node) -> None:
+    """What comes by a connection from before may be of a transaction before this one."""
+    producer, before = await begun(node)
+    assert await producer.add(T) == {T: OK}
+    node.services.transactions._leave(0)  # as where another broker led in between
+    for one in (before, producer):
+        with pytest.raises(ConnectionLost):
+            await one.end(commit=True)
+    producer.connection = await connect(node)
+    assert await producer.end(commit=True) == OK
+    producer.connection.close()
+
+
 async def test_who_was_fenced_makes_nobody_late(node: Node) -> None:
     """Its connection may be newer than that of the producer that is in force."""
     producer, _ = await begun(node)

@@ -128,6 +128,19 @@ def test_a_segment_cut_while_its_headers_are_scanned_is_refused(
     )
 
 
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+def test_no_frame_of_kafkas_is_inflated_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec
+) -> None:
+    records = [NewRecord(b"k%d" % n, b"v" * 290, NOW) for n in range(3)]
+    content = b"".join(build_batch(records, BatchSpec(3 * n, codec)) for n in range(10))
+    segment = opened(planned(tmp_path, [(0, content)], 30))
+    monkeypatch.delattr(SourceSegment, "plain")
+    [piece] = Inflater(segment).pieces(0, 10, np.ones(10, np.bool_))
+    assert (piece.lo, piece.hi, int((piece.ends - piece.starts).min()) > 900) == (0, 10, True)
+    segment.close()
+
+
 def test_batches_of_like_size_are_inflated_into_one_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
