@@ -202,7 +202,9 @@ def set_up(root):
         sync(root, find_uv(root))
         show_java(python)
     say("compiling kernels (once)")
-    run([python, os.path.join(root, "tools", "warm.py")])
+    kept = dict(os.environ)
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # each command would take a second longer
+    run([python, os.path.join(root, "tools", "warm.py")], env=kept)
     write_stamps(stamp, wanted)
     say(".venv/bin/lapse is ready")
 

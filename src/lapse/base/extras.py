@@ -26,7 +26,7 @@ class MissingExtra(LapseError):
     """A package of an extra that is not installed; the message says which."""
 
 
-def missing_extra(error: ModuleNotFoundError, what: str) -> MissingExtra | None:
+def _missing_extra(error: ModuleNotFoundError, what: str) -> MissingExtra | None:
     """The same for people; None where it is no package of an extra."""
     package = (error.name or "").partition(".")[0]
     extra = EXTRA_OF.get(package)
@@ -43,7 +43,7 @@ def needed_for(what: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as e:
-        missing = missing_extra(e, what)
+        missing = _missing_extra(e, what)
         if missing is None:
             raise
         raise missing from e

@@ -13,63 +13,82 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
 from lapse.base.errors import ConfigError, CorruptData, LapseError, MissingData, unreadable
-from lapse.base.extras import missing_extra, needed_for
+from lapse.base.extras import MissingExtra, needed_for, require
 
-# In the order help shows them, each with its module, which has `add_options`, `run` and, for its
-# help, EXAMPLES. It is imported only when it is used: `lapse --help` starts no Spark.
-COMMANDS = {
-    "up": ("lapse.cli.up", "run broker and lifecycle service"),
-    "broker": ("lapse.cli.broker", "run a broker alone"),
-    "lifecycle": ("lapse.cli.lifecycle", "run the lifecycle service alone"),
-    "rounds": (
-        "lapse.cli.rounds",
-        "watch, pause, resume and cancel rounds of the lifecycle service",
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: its module, what help says of it, and what its module cannot be imported without.
+
+    `needs` is a package of an extra; what a command needs for some options only is not there.
+    """
+
+    module: str
+    summary: str
+    needs: str = ""
+
+
+# In the order help shows them. A module has `add_options`, `run` and, for its help, EXAMPLES. It is
+# imported only when it is used: `lapse --help` starts no Spark, and nothing else either.
+COMMANDS: Mapping[str, Command] = {
+    "up": Command("lapse.cli.up", "run broker and lifecycle service"),
+    "broker": Command("lapse.cli.broker", "run a broker alone"),
+    "lifecycle": Command("lapse.cli.lifecycle", "run the lifecycle service alone"),
+    "rounds": Command(
+        "lapse.cli.rounds", "watch, pause, resume and cancel rounds of the lifecycle service"
     ),
-    "clean": ("lapse.cli.clean", "run rounds over a Kafka log directory, offline"),
-    "plan": ("lapse.cli.plan", "what would be cleaned and why; only looks"),
-    "explain": (
+    "clean": Command("lapse.cli.clean", "run rounds over a Kafka log directory, offline"),
+    "plan": Command("lapse.cli.plan", "what would be cleaned and why; only looks"),
+    "explain": Command(
         "lapse.cli.explain",
         "what holds a log back, and when that ends; the fate of a record; only looks",
     ),
-    "verify": ("lapse.cli.verify", "check a cleaning pass, Kafka's own or ours; only looks"),
-    "erase": ("lapse.cli.erase", "erase records of keys from all replicas, and prove it"),
-    "prove-erased": (
+    "verify": Command("lapse.cli.verify", "check a cleaning pass, Kafka's own or ours; only looks"),
+    "erase": Command(
+        "lapse.cli.erase", "erase records of keys from all replicas, and prove it", "cryptography"
+    ),
+    "prove-erased": Command(
         "lapse.cli.prove_erased",
         "prove that records of a key are gone from every file; only looks",
+        "cryptography",
     ),
-    "dump": (
+    "dump": Command(
         "lapse.cli.dump",
         "show batches, records and side files of a segment, partition or log directory",
     ),
-    "repair": ("lapse.cli.repair", "what is missing or does not read, and what to do about it"),
-    "convert": (
-        "lapse.cli.convert",
-        "copy a data directory for a real Kafka, or rewrite old record formats",
+    "repair": Command(
+        "lapse.cli.repair", "what is missing or does not read, and what to do about it"
     ),
-    "move-metadata": (
+    "convert": Command(
+        "lapse.cli.convert", "copy a data directory for a real Kafka, or rewrite old record formats"
+    ),
+    "move-metadata": Command(
         "lapse.cli.move_metadata",
         "move a broker's topics, settings and users from its file to ZooKeeper",
     ),
-    "adopt": (
+    "adopt": Command(
         "lapse.cli.adopt",
         "take over a stopped Kafka node's directories: topics, settings, groups, users",
     ),
-    "export": (
-        "lapse.cli.export",
-        "keep a table of Parquet or Delta files that has what a topic has",
+    "export": Command(
+        "lapse.cli.export", "keep a table of Parquet or Delta files that has what a topic has"
     ),
-    "copy": ("lapse.cli.copy", "copy topics to another cluster, create times included; resumable"),
-    "topic": ("lapse.cli.topic", "create, delete, list and describe topics"),
-    "delete-records": ("lapse.cli.delete_records", "delete records before an offset or a time"),
-    "delete-consumed": (
-        "lapse.cli.delete_consumed",
-        "delete records that all listed consumers have read",
+    "copy": Command(
+        "lapse.cli.copy", "copy topics to another cluster, create times included; resumable"
     ),
-    "bench": ("lapse.cli.bench", "measure rounds on copies of logs"),
+    "topic": Command("lapse.cli.topic", "create, delete, list and describe topics"),
+    "delete-records": Command(
+        "lapse.cli.delete_records", "delete records before an offset or a time"
+    ),
+    "delete-consumed": Command(
+        "lapse.cli.delete_consumed", "delete records that all listed consumers have read"
+    ),
+    "bench": Command("lapse.cli.bench", "measure rounds on copies of logs"),
 }
 # Their examples say it all; of the others help shows the module's docstring.
 _UNDESCRIBED = {"broker", "topic", "delete-records", "delete-consumed", "bench"}
@@ -85,33 +104,38 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """The parser of all commands, or of one."""
+    """The parser of one command, or of no command's options: a list of what there is."""
     parser = Parser(
         prog="lapse",
         description="A Kafka-compatible log that forgets on time, never early, and can prove it.",
         epilog="Try `lapse plan DIR` on any Kafka data directory: it only looks.",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in (only,) if only else COMMANDS:
-        module, summary = COMMANDS[name]
-        try:
-            command = importlib.import_module(module)
-        except ModuleNotFoundError as e:
-            missing = missing_extra(e, f"lapse {name}")
-            if missing is None or only:
-                raise
-            commands.add_parser(name, help=str(missing))
-        else:
-            added = commands.add_parser(
-                name,
-                help=summary,
-                description=None if name in _UNDESCRIBED else command.__doc__,
-                epilog=getattr(command, "EXAMPLES", None),
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-            )
-            command.add_options(added)
-            added.set_defaults(run=command.run)
+    if only is None:
+        for name, command in COMMANDS.items():
+            commands.add_parser(name, help=_summary(name, command))
+        return parser
+    command, module = COMMANDS[only], importlib.import_module(COMMANDS[only].module)
+    added = commands.add_parser(
+        only,
+        help=command.summary,
+        description=None if only in _UNDESCRIBED else module.__doc__,
+        epilog=getattr(module, "EXAMPLES", None),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_options(added)
+    added.set_defaults(run=module.run)
     return parser
+
+
+def _summary(name: str, command: Command) -> str:
+    """What it does, or what to install for it."""
+    if command.needs:
+        try:
+            require(command.needs, f"lapse {name}")
+        except MissingExtra as e:
+            return str(e)
+    return command.summary
 
 
 # Whatever umask a process was started with, only its user writes to what it or its children

@@ -48,6 +48,12 @@ def _read_long_varint(buf: NDArray[np.uint8], i: int, end: int) -> tuple[int, in
     return 0, -1
 
 
+@kernel
+def read_one_varint(buf: NDArray[np.uint8], i: int, end: int) -> tuple[int, int]:
+    """As `read_varint`, for Python: what is inlined is kept nowhere, a process compiles it anew."""
+    return read_varint(buf, i, end)
+
+
 @inlined
 def read_varlong(buf: NDArray[np.uint8], i: int, end: int) -> tuple[int, int]:
     """A 64-bit number at buf[i:end]."""

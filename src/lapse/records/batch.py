@@ -27,7 +27,7 @@ from lapse.kernels.layout import (
     RECORD_TOMBSTONE,
     VALUED_TOMBSTONES,
 )
-from lapse.kernels.varint import read_varint
+from lapse.kernels.varint import read_one_varint
 from lapse.records.compression import BadCompression, inflate, inflate_into
 from lapse.records.layout import NO_TIMESTAMP, TimestampType, timestamp_type_of
 from lapse.records.legacy import decode_message
@@ -261,14 +261,14 @@ def _headers(
 ) -> tuple[tuple[str, bytes | None], ...]:
     if at == end:
         return ()  # v0 and v1 have none, not even a count
-    count, at = read_varint(plain, at, end)
+    count, at = read_one_varint(plain, at, end)
     headers = []
     for _ in range(count if at >= 0 else 0):
-        name_length, at = read_varint(plain, at, end)
+        name_length, at = read_one_varint(plain, at, end)
         if at < 0 or not 0 <= name_length <= end - at:
             break
         name = plain[at : at + name_length].tobytes().decode(errors="replace")
-        value_length, at = read_varint(plain, at + name_length, end)
+        value_length, at = read_one_varint(plain, at + name_length, end)
         if at < 0 or not -1 <= value_length <= end - at:
             break
         headers.append((name, _field(plain, at, value_length)))

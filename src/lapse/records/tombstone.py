@@ -24,7 +24,7 @@ from lapse.kernels.layout import (
     RECORD_TOMBSTONE,
     VALUED_TOMBSTONES,
 )
-from lapse.kernels.varint import read_varint
+from lapse.kernels.varint import read_one_varint
 from lapse.records.batch import Buffer, as_array, decode_rows
 from lapse.records.builder import varint
 from lapse.records.compression import deflate
@@ -77,7 +77,7 @@ def without_values(buffer: Buffer, row: np.void, where: str) -> bytearray:
 def _nulled(plain: NDArray[np.uint8], r: np.void) -> bytes:
     """The record without its flag and value."""
     end = int(r["position"] + r["size"])
-    _, attributes_at = read_varint(plain, int(r["position"]), end)
+    _, attributes_at = read_one_varint(plain, int(r["position"]), end)
     value_length_at = int(r["key_position"]) + max(int(r["key_length"]), 0)
     body = bytes([int(r["attributes"]) & ~RECORD_TOMBSTONE])
     body += plain[attributes_at + 1 : value_length_at].tobytes() + _NULL

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,24 @@ def test_a_bad_option_is_one_line_that_names_it_and_exit_2(
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert names in err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["frobnicate"], []])
+def test_the_list_of_commands_comes_at_once(words: list[str]) -> None:
+    """Nothing is imported for it: it would take a second."""
+    code = """
+import sys
+from lapse.cli.main import COMMANDS, main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    loaded = {command.module for command in COMMANDS.values()} | {"numpy"}
+    sys.exit(" ".join(loaded & set(sys.modules)) or 0)
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -50,6 +50,21 @@ def test_help_names_every_command_and_which_extra_some_of_them_need() -> None:
     assert "pip install 'lapse[erase]'" in said
 
 
+def test_what_commands_need_is_what_their_modules_import() -> None:
+    """`lapse --help` goes by the table, and imports none of them."""
+    code = f"""{_LIGHT}
+import importlib, sys
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as e:
+        print(name, e.name.partition(".")[0])
+"""
+    told = light(*[command.module for command in COMMANDS.values()], code=code)
+    needed = [f"{command.module} {command.needs}" for command in COMMANDS.values() if command.needs]
+    assert (told.stderr, told.stdout.splitlines()) == ("", needed)
+
+
 @pytest.mark.parametrize(
     ("command", "extra"), [("erase", "erase"), ("prove-erased", "erase"), ("clean", "spark")]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import pickle
@@ -230,3 +231,26 @@ def test_a_walk_counts_no_references() -> None:
     assert walk(np.arange(10, dtype=np.uint8), 6) == 3
     [code] = walk.inspect_asm().values()
     assert "NRT_" not in code
+
+
+def test_python_calls_no_helper_that_is_kept_nowhere() -> None:
+    """Inlined ones are compiled anew in every process that calls them from Python: 0.1 s each."""
+    source = Path(jit.__file__).parents[1]
+    helpers = set()
+    for path in (source / "kernels").glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and any(
+                isinstance(d, ast.Name) and d.id == "inlined" for d in node.decorator_list
+            ):
+                helpers.add((f"lapse.kernels.{path.stem}", node.name))
+    assert ("lapse.kernels.varint", "read_varint") in helpers
+    called = [
+        f"{path.relative_to(source)}: {alias.name}"
+        for path in source.rglob("*.py")
+        if path.parent.name != "kernels"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if (node.module, alias.name) in helpers
+    ]
+    assert called == []

@@ -19,6 +19,7 @@ from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
 from lapse.records.column_spec import TYPES, WITHOUT_HEADERS
 from lapse.records.layout import Codec
+from lapse.spark.scan.folders import directory
 
 LATEST, EARLIEST = -1, -2
 
@@ -402,16 +403,6 @@ def _codec(text: str) -> Codec:
     if found is None:
         raise ValueError(f"none of {', '.join(codec.name.lower() for codec in Codec)}")
     return found
-
-
-def directory(text: str) -> Path:
-    """A directory of this machine; Spark's `file:` before it is fine."""
-    scheme, colon, rest = text.partition(":")
-    if not colon or "/" in scheme:
-        return Path(text)
-    if scheme != "file":
-        raise ValueError("no directory that this machine sees; mount it")
-    return Path(rest.removeprefix("//"))
 
 
 def _directories(text: str) -> tuple[Path, ...]:
