@@ -8,7 +8,7 @@
 
 Sections:
 
-- cleaning: one round over logs of 100 B and 1 KB values, of one record a batch, of lz4 and zstd;
+- cleaning: one round over logs of 100 B and 1 KB values, of one record a batch, of each codec;
   beside it what copying and checksums take alone, or the codec;
 - transactions: two rounds over logs with transactions, aborts and tombstones, the second one when
   horizons have passed;
@@ -54,8 +54,18 @@ LOGS = {
     "iv1": LogSpec(1_750_000, 500_000, 200, batch_records=1),
     "iiilz4": LogSpec(1_000_000, 630_000, 1024, codec="lz4"),
     "iiizst": LogSpec(1_000_000, 630_000, 1024, codec="zstd"),
+    "iiisna": LogSpec(1_000_000, 630_000, 1024, codec="snappy"),
+    "iiigz": LogSpec(250_000, 157_500, 1024, codec="gzip"),
 }
-CPU_RATIOS = {"i100": 12.0, "ii1k": 3.5, "iv1": 9.0, "iiilz4": 1.9, "iiizst": 1.6}
+CPU_RATIOS = {
+    "i100": 12.0,
+    "ii1k": 3.5,
+    "iv1": 9.0,
+    "iiilz4": 2.0,
+    "iiizst": 2.0,
+    "iiisna": 1.7,
+    "iiigz": 1.5,
+}
 LIMIT_SHARES = {"i100": 0.25, "ii1k": 0.70}
 
 # 300 MB each; two of three batches in a transaction, of which a fifth aborts.

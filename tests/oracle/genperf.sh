@@ -15,4 +15,6 @@ g i100d  --records ${RECORDS:-8060000} --value-size 100 --keys 5100000 --key-siz
 g ii1k   --records ${RECORDS:-1000000} --value-size 1024 --keys 630000 --key-size 16 --batch-bytes 64k
 g iiilz4 --records ${RECORDS:-1000000} --value-size 1024 --keys 630000 --key-size 16 --batch-bytes 64k --codec lz4
 g iiizst --records ${RECORDS:-1000000} --value-size 1024 --keys 630000 --key-size 16 --batch-bytes 64k --codec zstd
+g iiisna --records ${RECORDS:-1000000} --value-size 1024 --keys 630000 --key-size 16 --batch-bytes 64k --codec snappy
+g iiigz  --records ${RECORDS:-250000} --value-size 1024 --keys 157500 --key-size 16 --batch-bytes 64k --codec gzip
 g iv1    --records ${RECORDS:-1750000} --value-size 200 --keys 500000 --key-size 16 --batch-records 1 --batch-random false

@@ -122,8 +122,13 @@ def _looked_at(log: cleaning.Round) -> bool:
 
 
 @settings(max_examples=max(120, scaled_count(4000)))
-@given(rounds_given(), st.booleans(), st.sampled_from([1, 400, 1 << 20]))
-def test_a_round_equals_the_twin(log: cleaning.Round, tight: bool, segment_bytes: int) -> None:
+@given(
+    rounds_given(), st.booleans(), st.sampled_from([1, 400, 1 << 20]),
+    st.sampled_from([0, 200, 16 << 20]),
+)  # fmt: skip
+def test_a_round_equals_the_twin(
+    log: cleaning.Round, tight: bool, segment_bytes: int, kept_bytes: int
+) -> None:
     assume(_looked_at(log))
     with pytest.MonkeyPatch.context() as patch:
         if tight:  # every buffer full at every turn, every slot table grown, every copy by file
@@ -135,7 +140,7 @@ def test_a_round_equals_the_twin(log: cleaning.Round, tight: bool, segment_bytes
             patch.setattr(rewrite, "REMOVED_OFFSETS", 6)
             patch.setattr(rewrite, "COPY_BYTES_MIN", 100)
             patch.setattr(rewrite, "PIECE_BYTES", 150)
-        rounds.compare(log, segment_bytes)
+        rounds.compare(log, segment_bytes, kept_bytes)
 
 
 @settings(max_examples=max(40, scaled_count(1000)))

@@ -39,7 +39,12 @@ class Done:
         return self.files[attempt_file(group.base_offset, kind)]
 
 
-def plan_of(given: cleaning.Round, directory: Path, segment_bytes: int) -> RoundPlan:
+KEPT_BYTES = 16 << 20  # of batches that are inflated once
+
+
+def plan_of(
+    given: cleaning.Round, directory: Path, segment_bytes: int, kept_bytes: int = KEPT_BYTES
+) -> RoundPlan:
     return RoundPlan(
         round_id="r1",
         partition=TopicPartition("t", 0),
@@ -68,10 +73,11 @@ def plan_of(given: cleaning.Round, directory: Path, segment_bytes: int) -> Round
         guarded_markers=given.guarded_markers,
         vouched=given.vouched,
         probe_always=given.kafka,
+        kept_bytes_max=kept_bytes,
     )
 
 
-def carry_out(given: cleaning.Round, segment_bytes: int) -> Done:
+def carry_out(given: cleaning.Round, segment_bytes: int, kept_bytes: int = KEPT_BYTES) -> Done:
     """Segments to files, plan, `build_map`, `rewrite`."""
     with TemporaryDirectory() as name:
         directory = Path(name)
@@ -79,24 +85,26 @@ def carry_out(given: cleaning.Round, segment_bytes: int) -> Done:
             (directory / f"{base:020d}.log").write_bytes(data)
         folder = directory / "attempt"
         folder.mkdir()
-        plan = plan_of(given, directory, segment_bytes)
+        plan = plan_of(given, directory, segment_bytes, kept_bytes)
         ticks: list[int] = []
         mapped: MapResult = build_map(plan, ticks.append, Workplace(RealFs(), folder))
         try:
             result = rewrite(plan, mapped, RealFs(), folder, ticks.append)
         finally:
-            for segment in mapped.segments:
-                segment.close()
+            mapped.close()
         for base, data in given.segments:
             assert (directory / f"{base:020d}.log").read_bytes() == data, "the log itself changed"
         files = {path.name: path.read_bytes() for path in folder.iterdir()}
     return Done(mapped.latest, mapped.end_offset, mapped.entries, result, files)
 
 
-def compare(given: cleaning.Round, segment_bytes: int = 1 << 20, *, check_crc: bool = True) -> Done:
+def compare(
+    given: cleaning.Round, segment_bytes: int = 1 << 20, kept_bytes: int = KEPT_BYTES, *,
+    check_crc: bool = True,
+) -> Done:  # fmt: skip
     """Everything the twin says must be so."""
     expected = cleaning.clean(given)
-    done = carry_out(given, segment_bytes)
+    done = carry_out(given, segment_bytes, kept_bytes)
     assert (done.latest, done.end_offset) == (expected.latest, expected.end_offset)
     assert done.entries == expected.entries
     rewritten = [base for group in done.result.groups for base in group.old_bases]

@@ -32,8 +32,7 @@ def count(plan: RoundPlan, tick: Tick) -> Counted:
         try:
             done = rewrite(plan, mapped, DiscardFs(), folder, tick)
         finally:
-            for segment in mapped.segments:
-                segment.close()
+            mapped.close()
     removed: Counter[str] = Counter()
     for group in done.groups:
         removed.update(group.removed)

@@ -72,10 +72,16 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The plan chosen, and why in words; `split` is None for the small plan."""
+    """The plan chosen, and why in words.
+
+    Attributes:
+        split: None for the small plan.
+        spare_bytes: what the small plan leaves of the task's memory, for sure.
+    """
 
     why: str
     split: Split | None = None
+    spare_bytes: int = 0
 
 
 def task_memory(total_bytes: int, tasks: int, host_bytes: int | None) -> int:
@@ -99,7 +105,7 @@ def choose(load: Load, memory_bytes: int) -> Choice:
         f"{_text(needed)}; a task has {_text(memory_bytes)}"
     )
     if needed <= memory_bytes or not load.records:
-        return Choice(reason)
+        return Choice(reason, spare_bytes=max(memory_bytes - needed, 0))
     split = split_for(load.keys_max, memory_bytes)
     return Choice(f"{reason}: {split.ranges} hash ranges of about {split.keys_a_range} keys", split)
 

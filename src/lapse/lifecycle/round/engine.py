@@ -135,8 +135,7 @@ def _run(
             plan, mapped, workplace.fs, workplace.folder, tick, budget.spend
         )
     finally:
-        for segment in mapped.segments:
-            segment.close()
+        mapped.close()
     return Receipt(
         round_id=plan.round_id,
         attempt_id=attempt_id,

@@ -9,7 +9,6 @@ aborted transactions and control records are in no map (M-3).
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.kernels import offset_map as kernel
-from lapse.kernels.layout import CONTROL, TRANSACTIONAL
+from lapse.kernels.layout import CODEC_MASK, CONTROL, TRANSACTIONAL
 from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round import map_size
 from lapse.lifecycle.round.kafka_transactions import kafkas_transactions
+from lapse.lifecycle.round.kept import Arena, anonymous
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.source import (
     FAULTS,
@@ -39,7 +39,6 @@ from lapse.lifecycle.round.source import (
 from lapse.lifecycle.round.transactions import RoundTxns, no_transactions
 from lapse.records.batch import records_of
 
-HUGE_PAGE = 2 << 20
 FILTER_BITS_AN_ENTRY = 16  # of the keys that are not in the map one in sixteen is looked up
 ORDINAL_MAX = (1 << 32) - 2  # a slot holds ordinal + 1 in 32 bits; a round ends before that
 
@@ -55,6 +54,7 @@ class MapResult:
         end_offset: the next first dirty offset (M-8); the plan's upper bound in a trim.
         entries: keys mapped.
         transactions: the transactions of all segments.
+        arena: where lies what segments have `kept`.
     """
 
     segments: list[SourceSegment] = field(default_factory=list)
@@ -62,18 +62,18 @@ class MapResult:
     end_offset: int = 0
     entries: int = 0
     transactions: RoundTxns = field(default_factory=lambda: no_transactions(()))
+    arena: Arena = field(default_factory=lambda: Arena(0))
+
+    def close(self) -> None:
+        """Close the segments, and give back what is kept of them."""
+        for segment in self.segments:
+            segment.close()
+        self.arena.close()
 
 
 def _zeroed(n_slots: int) -> NDArray[np.uint64]:
-    """An empty table, on huge pages where available: a probe then misses the TLB less.
-
-    A table shorter than a huge page does not use one: it would take all of the page.
-    """
-    size = n_slots * map_size.SLOT_BYTES
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, np.uint64)
+    """An empty table."""
+    return np.frombuffer(anonymous(n_slots * map_size.SLOT_BYTES), np.uint64)
 
 
 class OffsetMap:
@@ -104,11 +104,11 @@ class OffsetMap:
     def latest(self, offset: int) -> None:
         self._table.state[kernel.LATEST] = offset
 
-    def put(self, segment: SourceSegment, dirty: int, bits: Bits, tick: Tick) -> bool:
+    def put(self, segment: SourceSegment, dirty: int, bits: Bits, arena: Arena, tick: Tick) -> bool:
         """Map the segment's records from `dirty` on; False when the entries run out."""
         skipped = segment.skipped
         marks = kernel.Marks(bits.superseded, bits.keyless, segment.tombstones)
-        for piece in pieces(segment, segment.first_at(dirty), len(segment.rows), skipped):
+        for piece in pieces(segment, segment.first_at(dirty), len(segment.rows), skipped, arena):
             batches = batches_of(segment, piece, skipped, bits.ordinals, valued=self._valued)
             lo = piece.lo
             while lo < piece.hi:
@@ -182,7 +182,7 @@ class Bits:
 def build_map(plan: RoundPlan, tick: Tick, workplace: Workplace | None = None) -> MapResult:
     """Run the map stage of a plan (M-1 … M-8).
 
-    The caller closes the segments of the result.
+    The caller closes the result.
     """
     result = MapResult(latest=plan.dirty - 1, end_offset=plan.dirty)
     opened = result.segments
@@ -197,8 +197,7 @@ def build_map(plan: RoundPlan, tick: Tick, workplace: Workplace | None = None) -
             _find_transactions(plan, result)
             _run(plan, result, tick)
     except BaseException:
-        for segment in opened:
-            segment.close()
+        result.close()
         raise
     return result
 
@@ -221,11 +220,13 @@ def _run(plan: RoundPlan, result: MapResult, tick: Tick) -> None:
     dirty_ones = [i for i, end in enumerate(ends) if end > plan.dirty]
     superseded, keyless, bases = _shared_bits([result.segments[i] for i in dirty_ones])
     offset_map = OffsetMap(plan.map_entries_max, plan.dirty, valued=plan.flags_count)
+    if any(s.some(CODEC_MASK) for s in result.segments):
+        result.arena = Arena(plan.kept_bytes_max)
     for i, base in zip(dirty_ones, bases, strict=True):
         segment = result.segments[i]
         part = Bits(segment.ordinals + base if base else segment.ordinals, superseded, keyless)
         if base + segment.records > ORDINAL_MAX or not offset_map.put(
-            segment, plan.dirty, part, tick
+            segment, plan.dirty, part, result.arena, tick
         ):
             break
         offset_map.latest = ends[i] - 1  # M-7: gaps at a segment's end are covered too

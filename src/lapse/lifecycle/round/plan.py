@@ -6,6 +6,7 @@ segments only, up to the sizes written here, so every attempt does the same work
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -67,6 +68,7 @@ class RoundPlan:
         horizon_ms: the delete horizon to stamp; -1: none can be stamped.
         passed_until_ms: horizons at or below this have passed.
         map_entries_max: keys the map may hold; the round ends early if there are more (M-5).
+        kept_bytes_max: memory for what the map stage inflates and the rewrite reads again.
         due: why the round is made, in words.
         kind: a TRIM maps nothing and has one segment.
         log_start: records below it are removed; -1 leaves them (R-9).
@@ -122,6 +124,7 @@ class RoundPlan:
     probe_always: bool = False
     dirty_bytes: int = 0
     io_bytes_per_second: float = 0.0
+    kept_bytes_max: int = 0
     why: str = ""
     split: Split | None = None
 
@@ -228,6 +231,7 @@ def make_plan(
         probe_always=exact or Due.TOMBSTONES in decision.due,
         dirty_bytes=bounds.dirty_bytes,
         io_bytes_per_second=io_bytes_per_second,
+        kept_bytes_max=_kept_bytes(choice, within),
         why=choice.why,
         split=choice.split,
     )  # fmt: skip
@@ -251,6 +255,11 @@ def _choice(decision: Decision, rules: Rules, memory: MapMemory, load: Load) -> 
     if decision.kind is RoundKind.TRIM:
         return Choice("a trim maps nothing")
     return choose(load, memory.bytes)
+
+
+def _kept_bytes(choice: Choice, within: Sequence[SegmentFacts]) -> int:
+    """What a map for sure leaves of the memory: of what has no summary it may need all."""
+    return choice.spare_bytes if all(s.summary is not None for s in within) else 0
 
 
 _MARKERS_WANTED = frozenset({Due.MARKERS, Due.HORIZON, Due.HEADERS, Due.FORCED})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from lapse.kernels.layout import CODEC_MASK, CONTROL, TRANSACTIONAL
 from lapse.kernels.offset_map import BAD_CRC, BROKEN, Batches, Marks
 from lapse.kernels.scan import first_bad_crc
 from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round.kept import Arena, Kept, Piece
 from lapse.lifecycle.round.mapped import MappedFile
 from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
 from lapse.lifecycle.round.receipt import BadSpot
@@ -38,7 +39,7 @@ from lapse.log.summary import maybe_unhandled, unhandled_reasons
 from lapse.records.batch import Header, plain_records, scan_batches, scan_prefix
 from lapse.records.compression import INFLATED_BYTES_ALWAYS, INFLATED_RATIO_MAX
 
-SCRATCH_BYTES = 1 << 20  # inflated at a time for a kernel: still in the CPU cache then
+SCRATCH_BYTES = 4 << 20  # inflated at a time for a kernel; of less, calls cost what caches spare
 PIECE_BYTES = 32 << 20  # of plain batches at a time, so that progress moves within a segment
 # What a kernel that reads pieces may say of a batch.
 FAULTS = {
@@ -98,6 +99,7 @@ class SourceSegment:
         checked: which batches' checksums are known to be right; the map stage checks what it reads.
         transactions: set once the transactions of the whole round are known.
         stored: the segment that the image was made of, where old formats are kept.
+        kept: what the map stage has inflated, if that is still in memory.
     """
 
     plan: PlanSegment
@@ -117,6 +119,7 @@ class SourceSegment:
     checked: NDArray[np.bool_]
     transactions: SegmentTxns
     stored: Stored | None = None
+    kept: Kept = field(default_factory=Kept)
 
     @property
     def records(self) -> int:
@@ -195,6 +198,7 @@ class SourceSegment:
             file.forget()
 
     def close(self) -> None:
+        self.kept = Kept()
         for file in self._files():
             file.close()
 
@@ -392,22 +396,6 @@ def find_transactions(segments: Sequence[SourceSegment], outcomes: Mapping[int, 
     return fold([(s.rows, marker_types_of(s)) for s in segments], outcomes)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Batches lo..hi-1 of a segment with their records plain in `data`.
-
-    starts[b] and ends[b] are valid for b in that range only. `in_place`: `data` is the segment
-    itself, and checksums are not checked yet; that of an inflated batch was.
-    """
-
-    data: NDArray[np.uint8]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    lo: int
-    hi: int
-    in_place: bool
-
-
 def batches_of(
     segment: SourceSegment, piece: Piece, skipped: NDArray[np.bool_],
     ordinals: NDArray[np.int64], *, valued: bool,
@@ -431,14 +419,16 @@ def marks_of(segment: SourceSegment) -> Marks:
 
 
 def pieces(
-    segment: SourceSegment, first: int, after: int, skipped: NDArray[np.bool_]
-) -> Iterator[Piece]:
+    segment: SourceSegment, first: int, after: int, skipped: NDArray[np.bool_],
+    arena: Arena | None = None,
+) -> Iterator[Piece]:  # fmt: skip
     """Batches first..after-1 in order: plain ones in place, compressed ones inflated.
 
-    Skipped batches are included, but are neither inflated nor checked.
+    Skipped batches are included, but are neither inflated nor checked. What is inflated stays with
+    the segment if there is an arena for it.
     """
     rows = segment.rows
-    inflater = Inflater(segment)
+    inflater = Inflater(segment, arena)
     for lo, hi in _parts(rows, first, after):
         if not segment.some(CODEC_MASK):
             yield Piece(segment.data, segment.starts, segment.ends, lo, hi, in_place=True)
@@ -465,44 +455,70 @@ def _parts(rows: NDArray[np.void], first: int, after: int) -> Iterator[tuple[int
 
 
 class Inflater:
-    """Room for the inflated records of a few batches of a segment at a time."""
+    """Room for the inflated records of a few batches of a segment at a time.
 
-    def __init__(self, segment: SourceSegment) -> None:
-        self._segment = segment
-        self._scratch = np.empty(SCRATCH_BYTES if segment.some(CODEC_MASK) else 0, np.uint8)
-        self._data = self._scratch.view()
-        self._data.flags.writeable = False  # one array type for the kernels
+    With an arena these are kept with the segment, for as long as that has room; what is kept is
+    not inflated again.
+    """
+
+    def __init__(self, segment: SourceSegment, arena: Arena | None = None) -> None:
+        self._segment, self._arena = segment, arena
+        self._own = np.empty(SCRATCH_BYTES if segment.some(CODEC_MASK) else 0, np.uint8)
+        self._use(self._own)
         self._starts = np.zeros(len(segment.rows), np.int64)
         self._ends = np.zeros(len(segment.rows), np.int64)
         self._largest = 0
 
     def pieces(self, lo: int, hi: int, wanted: NDArray[np.bool_]) -> Iterator[Piece]:
-        """Batches lo..hi-1, the wanted ones inflated; each piece is overwritten by the next."""
-        first, filled, size = lo, 0, len(self._scratch)
+        """Batches lo..hi-1, the wanted ones inflated; each piece may be overwritten by the next."""
+        at = lo
+        for kept in self._segment.kept.between(lo, hi):
+            yield from self._inflated(at, kept.lo, wanted[at - lo :])
+            yield kept
+            at = kept.hi
+        yield from self._inflated(at, hi, wanted[at - lo :])
+
+    def _inflated(self, lo: int, hi: int, wanted: NDArray[np.bool_]) -> Iterator[Piece]:
+        first, filled = lo, self._begin()
         b = lo
         while b < hi:
             b, filled = self._many(b, hi, wanted[b - lo :], filled)
             if b == hi:
                 break
+            size = len(self._scratch)
             if filled and size - filled < self._largest:
-                yield self._piece(self._data, first, b)
-                first, filled = b, 0
+                yield self._piece(first, b, filled)
+                first, filled = b, self._begin()
                 continue
             plain = self._segment.plain(b, self._scratch[filled:])
             n_bytes = len(plain)
             self._largest = max(self._largest, n_bytes)
             if n_bytes > size - filled:
                 if first < b:
-                    yield self._piece(self._data, first, b)
+                    yield self._piece(first, b, filled)
                 self._starts[b], self._ends[b] = 0, n_bytes
-                yield self._piece(plain, b, b + 1)
-                first, filled = b + 1, 0
+                yield Piece(plain, self._starts, self._ends, b, b + 1, in_place=False)
+                first, filled = b + 1, self._begin()
             else:
                 self._starts[b], self._ends[b] = filled, filled + n_bytes
                 filled += n_bytes
             b += 1
         if first < hi:
-            yield self._piece(self._data, first, hi)
+            yield self._piece(first, hi, filled)
+
+    def _begin(self) -> int:
+        """A new piece is begun; returns how much of it is filled."""
+        if self._arena is not None:
+            room = self._arena.free(SCRATCH_BYTES)
+            if room is None:
+                self._arena = None
+            self._use(self._own if room is None else room)
+        return 0
+
+    def _use(self, scratch: NDArray[np.uint8]) -> None:
+        self._scratch = scratch
+        self._data = scratch.view()
+        self._data.flags.writeable = False  # one array type for the kernels
 
     def _many(self, lo: int, hi: int, wanted: NDArray[np.bool_], filled: int) -> tuple[int, int]:
         """Inflate from batch `lo` on: up to which, and the bytes that are filled then.
@@ -522,5 +538,9 @@ class Inflater:
         )  # fmt: skip
         return b, filled
 
-    def _piece(self, data: NDArray[np.uint8], lo: int, hi: int) -> Piece:
-        return Piece(data, self._starts, self._ends, lo, hi, in_place=False)
+    def _piece(self, lo: int, hi: int, filled: int) -> Piece:
+        piece = Piece(self._data, self._starts, self._ends, lo, hi, in_place=False)
+        if self._arena is not None:
+            self._arena.take(filled)
+            self._segment.kept.pieces.append(piece)
+        return piece

@@ -46,6 +46,14 @@ def test_the_reason_in_words() -> None:
     assert choose(Load(7, 1), MIB).why.startswith("7 keys at most of 7 dirty records")
 
 
+def test_what_the_small_plan_leaves_is_told_and_a_split_one_leaves_nothing() -> None:
+    load = Load(1000, 10)
+    assert choose(load, FIRST_TABLE + 1860).spare_bytes == 0
+    assert choose(load, FIRST_TABLE + 1860 + 17 * MIB).spare_bytes == 17 * MIB
+    assert choose(load, FIRST_TABLE + 1859).spare_bytes == 0
+    assert choose(Load(0, 10_000_000), 1).spare_bytes == 0  # nothing is mapped, headers are read
+
+
 @pytest.mark.parametrize("memory_mib", [1, 16, 384, 2048])
 @pytest.mark.parametrize("keys", [1, 10**6, 10**8, 10**10, 10**12])
 def test_a_task_stays_within_its_memory(memory_mib: int, keys: int) -> None:

@@ -69,8 +69,7 @@ class Tables:
 
 def mapped(plan: RoundPlan) -> MapResult:
     result = build_map(plan, lambda _: None)
-    for segment in result.segments:
-        segment.close()
+    result.close()
     return result
 
 

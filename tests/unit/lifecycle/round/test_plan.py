@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from lapse.base.times import FOREVER_MS
 from lapse.lifecycle.decide.select import LogInfo, RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.round.choice import Load
+from lapse.lifecycle.round.choice import Load, choose
 from lapse.lifecycle.round.map_size import entries_within
-from lapse.lifecycle.round.plan import MapMemory, PlanSegment, RoundPlan, make_plan
+from lapse.lifecycle.round.plan import MapMemory, PlanSegment, RoundPlan, load_of, make_plan
 from lapse.log.facts import LogFacts, ProducerLast
 from tests.support.lifecycle.decide.logs import NOW, compacted, log, segment
 
@@ -113,3 +115,16 @@ def test_our_map_may_hold_what_fits_beside_the_rest() -> None:
     beside = 400 * 136 + 2000 // 2
     assert memory.entries(Rules.LAPSE, Load(2000, 400)) == entries_within((1 << 20) - beside)
     assert MapMemory(1).entries(Rules.LAPSE, Load(0, 10**9)) == 9011, "as every map"
+
+
+def test_what_the_map_leaves_is_for_inflated_batches() -> None:
+    """Not under Kafka's rules, where the memory is the size of Kafka's map."""
+    load = load_of(LOG, 10, 30)
+    assert planned(LOG).kept_bytes_max == choose(load, MEMORY.bytes).spare_bytes > 700_000
+    assert planned(LOG, Rules.KAFKA_43).kept_bytes_max == 0
+
+
+def test_where_a_segment_has_no_summary_the_map_may_need_all_memory() -> None:
+    first, *others = LOG.segments
+    unknown = replace(LOG, segments=(replace(first, summary=None), *others))
+    assert planned(unknown).kept_bytes_max == 0
