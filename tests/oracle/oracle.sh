@@ -4,6 +4,7 @@
 #        oracle.sh java CLASS ARG ...                           run any class of the jars (a Kafka tool, a broker)
 set -euo pipefail
 H="$(cd "$(dirname "$0")" && pwd)"
+export MAVEN_OPTS="${MAVEN_OPTS:--XX:+UseSerialGC -XX:TieredStopAtLevel=1}" # half the CPU for a run of two seconds
 V="${KAFKA_VERSION:-4.3.1}"
 LEAN=; [ "$V" = 4.3.1 ] || LEAN=-Dlean   # only the default version is whole on Maven Central: others bring the cleaner alone
 T="$H/target"
@@ -29,7 +30,7 @@ if [ ! -d "$CLASSES" ]; then
   grep -q 'common/record/internal/MemoryRecords.class' "$W/clients.txt" || find "$W/src" -name '*.java' -exec sed -i.orig '/import org.apache.kafka.common.record.TimestampType;/d; s/common\.record\.internal\./common.record./g' {} +
   BUFFER=$(awk '/\/ByteBufferOutputStream.class/{print $4}' "$W/clients.txt" | sed 's/.class$//; s,/,.,g')
   find "$W/src" -name Gen.java -exec sed -i.orig "s/org.apache.kafka.common.utils.ByteBufferOutputStream/$BUFFER/" {} +
-  (cd "$W" && find src -name '*.java' > sources.txt && javac --release 17 -nowarn -Xlint:none -cp "$CP" -d classes @sources.txt) >&2
+  (cd "$W" && find src -name '*.java' > sources.txt && javac -J-XX:+UseSerialGC -J-XX:TieredStopAtLevel=1 --release 17 -nowarn -Xlint:none -cp "$CP" -d classes @sources.txt) >&2
   cp "$H"/src/main/resources/* "$W/classes/"
   [ -d "$CLASSES" ] || mv "$W/classes" "$CLASSES"
   rm -rf "$W"; trap - EXIT

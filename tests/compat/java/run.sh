@@ -5,6 +5,7 @@
 # Exit code 0: every check of every suite passed. What is made here stays in target/, by checksums of what it was made from.
 set -euo pipefail
 H="$(cd "$(dirname "$0")" && pwd)"
+export MAVEN_OPTS="${MAVEN_OPTS:--XX:+UseSerialGC -XX:TieredStopAtLevel=1}" # half the CPU for a run of two seconds
 T="$H/target"
 JAVA_FLAGS="-Xms64m -Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dorg.slf4j.simpleLogger.defaultLogLevel=${LOG_LEVEL:-warn}"
 ALL="tools clients old-clients vintage compaction streams smoke connect tombstones"
@@ -28,7 +29,7 @@ classes() { # FOLDER CLASSPATH -> where its sources are compiled
   into="$T/classes-$1-$(sum_of "${sources[@]}" "$H/pom.xml")"
   if [ ! -d "$into" ]; then
     mkdir -p "$into.$$"
-    javac --release 17 -nowarn -Xlint:none -cp "$2" -d "$into.$$" "${sources[@]}" >&2
+    javac -J-XX:+UseSerialGC -J-XX:TieredStopAtLevel=1 --release 17 -nowarn -Xlint:none -cp "$2" -d "$into.$$" "${sources[@]}" >&2
     mv "$into.$$" "$into" 2>/dev/null || rm -rf "$into.$$"
   fi
   echo "$into"

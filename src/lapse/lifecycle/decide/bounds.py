@@ -190,8 +190,7 @@ def _bytes(segments: tuple[SegmentFacts, ...], dirty: int, upper: int) -> tuple[
 
 def _snap(facts: LogFacts, offset: int) -> int:
     """S-4: base of the segment that holds `offset`; the active base if that holds it."""
-    base = facts.segments[0].base_offset
-    for segment in facts.segments:
+    for segment in reversed(facts.segments):
         if segment.base_offset <= offset:
-            base = segment.base_offset
-    return base
+            return segment.base_offset
+    return facts.segments[0].base_offset

@@ -10,7 +10,7 @@ reads a file or a clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
@@ -191,7 +191,7 @@ def decide(info: LogInfo, now_ms: int, options: RoundOptions | None = None) -> D
         headers_ms = headers_due_ms(facts, bounds.upper, config.removal_lag_ms)
     case = _Case(
         facts, config, now_ms, bounds, removal, passed, contents, options, delay_ms,
-        {Due.MARKERS: markers_ms, Due.TOMBSTONES: tombstones_ms, Due.HEADERS: headers_ms},
+        (markers_ms, tombstones_ms, headers_ms),
     )  # fmt: skip
     blocked, detail = _blocked(case)
     due = () if blocked else _due(case)
@@ -246,6 +246,10 @@ def oldest_ms(segment: SegmentFacts, rules: Rules) -> int:
     return -1 if summary is None else summary.first_batch_max_timestamp
 
 
+_WAITING = (Due.MARKERS, Due.TOMBSTONES, Due.HEADERS)  # reasons that only wait for a moment
+_NOTHING_WAITS = (None,) * len(_WAITING)
+
+
 @dataclass(slots=True)
 class _Case:
     """What `decide` has worked out so far."""
@@ -259,7 +263,7 @@ class _Case:
     contents: Survey
     options: RoundOptions
     delay_ms: int
-    due_ms: Mapping[Due, int | None]  # reasons that only wait for a moment
+    due_ms: tuple[int | None, ...]  # of each of `_WAITING`
 
 
 def _passed(info: LogInfo, now_ms: int, options: RoundOptions) -> int:
@@ -319,7 +323,7 @@ def _blocked(case: _Case) -> tuple[Blocked | None, str]:
         if odd.base_offset < case.bounds.upper and odd.summary is not None:
             offset = odd.summary.unreadable_from
             return Blocked.UNHANDLED, f"unreadable at offset {offset}: Kafka gives up the log"
-    waits = any(ms is not None for ms in (case.removal.horizon_ms, *case.due_ms.values()))
+    waits = case.removal.horizon_ms is not None or case.due_ms != _NOTHING_WAITS
     if case.options.rules is Rules.KAFKA_43:
         waits = False  # S-7, H-6: Kafka makes no round without a dirty byte, even if records wait
     if case.bounds.dirty_bytes == 0 and not waits:
@@ -338,13 +342,19 @@ def _due(case: _Case) -> tuple[Due, ...]:
     if case.options.rules is not Rules.KAFKA_43:
         if case.removal.horizon_ms is not None and _removal_due(case):
             due.append(Due.HORIZON)
-        for reason, due_ms in case.due_ms.items():
-            forced = case.options.force and reason is not Due.MARKERS
-            if due_ms is not None and (forced or due_ms <= case.now_ms):
-                due.append(reason)
+        if case.due_ms != _NOTHING_WAITS:
+            due += _waited_for(case)
     if case.options.force:
         due.append(Due.FORCED)
     return tuple(due)
+
+
+def _waited_for(case: _Case) -> Iterator[Due]:
+    """Reasons whose moment has come; `--force` waits for none but that of markers."""
+    for reason, due_ms in zip(_WAITING, case.due_ms, strict=True):
+        forced = case.options.force and reason is not Due.MARKERS
+        if due_ms is not None and (forced or due_ms <= case.now_ms):
+            yield reason
 
 
 def _removal_due(case: _Case) -> bool:
