@@ -40,6 +40,7 @@ from tests.support.broker.cluster import (
     produced,
     running,
     same_bytes,
+    segments,
 )
 
 Tool = Callable[..., subprocess.CompletedProcess[str]]
@@ -83,12 +84,8 @@ def magics(brokers: Brokers, topic: str) -> set[int]:
     """The formats that lie on any replica's disk."""
     found: set[int] = set()
     for one in brokers.processes.values():
-        for path in sorted((one.data / f"{topic}-0").glob("*.log")):
-            try:
-                rows = scan_batches(path.read_bytes(), str(path))
-            except FileNotFoundError:  # a round has taken it
-                continue
-            found |= {int(row["magic"]) for row in rows}
+        for path, content in segments(one.data / f"{topic}-0").items():
+            found |= {int(row["magic"]) for row in scan_batches(content, path)}
     return found
 
 

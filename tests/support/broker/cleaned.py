@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lapse.records.batch import records_of, scan_batches
 from lapse.testing import warm
-from tests.support.broker.cluster import Brokers
+from tests.support.broker.cluster import Brokers, segments
 
 AT_ONCE = {
     "cleanup_policy": "compact", "delete_retention_ms": "0", "min_cleanable_dirty_ratio": "0.01",
@@ -36,15 +36,9 @@ def cleaning(brokers: Brokers) -> Iterator[None]:
 
 
 def records(data: Path, partition: str) -> list[tuple[bytes, bytes | None]]:
-    """All of them; where a round takes a file away meanwhile, it is looked at anew."""
-    while True:
-        try:
-            files = {str(p): p.read_bytes() for p in sorted((data / partition).glob("*.log"))}
-            break
-        except FileNotFoundError:
-            continue
+    """All of them, and some twice where a round's result is taking its place."""
     found = []
-    for path, content in files.items():
+    for path, content in segments(data / partition).items():
         for row in scan_batches(content, path):
             for record in records_of(content, row, path):
                 found.append((record.key or b"", record.value))

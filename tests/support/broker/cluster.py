@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -267,15 +268,32 @@ def consumed(brokers: Brokers, topic: str, partitions: int = 1) -> list[int]:
     return found
 
 
+def segments(folder: Path) -> dict[str, bytes]:
+    """A partition's segments as they were at one moment, by path; none where it is not.
+
+    While a round's result takes their place there is a moment in which neither old nor new ones
+    have a name that ends in `.log`: what is on its way is there, too.
+    """
+
+    def listed() -> list[tuple[str, int]]:
+        named: list[tuple[str, int]] = []
+        with suppress(FileNotFoundError), os.scandir(folder) as found:
+            named = [(file.name, file.inode()) for file in found]
+        return sorted(one for one in named if one[0].endswith((".log", ".log.swap")))
+
+    while True:
+        before = listed()
+        with suppress(FileNotFoundError):
+            read = {str(folder / name): (folder / name).read_bytes() for name, _ in before}
+            if listed() == before:
+                return read
+
+
 def same_bytes(brokers: Brokers, partition: str) -> None:
     """Wait until all replicas of a partition, like "t-0", have the same log."""
 
     def contents() -> list[bytes]:
         folders = [one.data / partition for one in brokers.processes.values()]
-        return [
-            b"".join(p.read_bytes() for p in sorted(folder.glob("*.log")))
-            for folder in folders
-            if folder.exists()
-        ]
+        return [b"".join(segments(folder).values()) for folder in folders if folder.exists()]
 
     brokers.until(lambda: len(set(contents())) == 1, f"{partition}: the same bytes")
