@@ -17,6 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lapse.base.fs import RealFs
+from lapse.lifecycle.round import kept as kept_batches
 from lapse.lifecycle.round import map_size, rewrite, source
 from lapse.lifecycle.round.upgrade import upgraded, write_upgraded
 from lapse.records.batch import as_array, scan_batches
@@ -134,6 +135,7 @@ def test_a_round_equals_the_twin(
         if tight:  # every buffer full at every turn, every slot table grown, every copy by file
             patch.setattr(map_size, "SLOTS_MIN", 4)
             patch.setattr(source, "SCRATCH_BYTES", 50)
+            patch.setattr(kept_batches, "PIECE_BYTES", 60)
             patch.setattr(source, "PIECE_BYTES", 150)
             patch.setattr(rewrite, "OUT_BYTES", 200)
             patch.setattr(rewrite, "OUT_ROWS", 1)

@@ -117,16 +117,22 @@ def test_what_is_damaged_at_the_end_reaches_to_where_the_log_ended(log: Partitio
     assert found.is_offline
 
 
-def test_where_the_end_was_not_noted_one_offset_is_known_to_be_damaged(log: PartitionLog) -> None:
-    """The manifest could not be written, say; the recovery point was."""
-    end, path = log.log_end_offset, manifest_path(log.dir)
-    noted = path.read_bytes()
+def with_one_more(log: PartitionLog) -> PartitionLog:
+    """The log as a broker leaves it that was killed after it had synced one more batch."""
     directory = LogDirectory.open(log.dir.parent, env())
     again = directory.open_log(TP, SMALL)
     append(again, batch())
     again.flush(force=True)
     directory.checkpoint()
     directory.close(clean=False)
+    return again
+
+
+def test_where_the_end_was_not_noted_one_offset_is_known_to_be_damaged(log: PartitionLog) -> None:
+    """The manifest could not be written, say; the recovery point was."""
+    end, path = log.log_end_offset, manifest_path(log.dir)
+    noted = path.read_bytes()
+    again = with_one_more(log)
     path.write_bytes(noted)
     last = again.segments[-1].path()
     flip(last, last.stat().st_size - SIZE // 2)
@@ -190,12 +196,7 @@ def test_a_cut_takes_what_is_behind_it_and_no_offset_is_given_twice(log: Partiti
 
 def test_a_cut_leaves_what_comes_before(log: PartitionLog) -> None:
     last = log.segments[-1]
-    directory = LogDirectory.open(log.dir.parent, env())
-    more = directory.open_log(TP, SMALL)
-    append(more, batch())
-    more.flush(force=True)
-    directory.checkpoint()
-    directory.close(clean=False)
+    with_one_more(log)
     assert segment_path(log.dir, last.base_offset, LOG).stat().st_size == 2 * SIZE
     flip(last.path(), SIZE + SIZE // 2)
     [found] = look(log.dir.parent)

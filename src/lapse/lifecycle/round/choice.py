@@ -76,7 +76,7 @@ class Choice:
 
     Attributes:
         split: None for the small plan.
-        spare_bytes: what the small plan leaves of the task's memory, for sure.
+        spare_bytes: what the small plan leaves of the task's memory if no two records share a key.
     """
 
     why: str
@@ -105,7 +105,8 @@ def choose(load: Load, memory_bytes: int) -> Choice:
         f"{_text(needed)}; a task has {_text(memory_bytes)}"
     )
     if needed <= memory_bytes or not load.records:
-        return Choice(reason, spare_bytes=max(memory_bytes - needed, 0))
+        most = peak_bytes(load.records + 1, load.records + 1) + _beside_map(load)
+        return Choice(reason, spare_bytes=max(memory_bytes - most, 0))
     split = split_for(load.keys_max, memory_bytes)
     return Choice(f"{reason}: {split.ranges} hash ranges of about {split.keys_a_range} keys", split)
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HUGE_PAGE = 2 << 20
+PIECE_BYTES = 4 << 20  # of an arena at a time: calls cost more than caches spare
 _ALIGNED = 64  # pieces begin at a line of the cache
 
 
@@ -57,7 +58,7 @@ class Arena:
 
     def __init__(self, size: int) -> None:
         self._memory: mmap.mmap | None = None
-        with contextlib.suppress(OSError):  # where it is not to be had, nothing is kept
+        with contextlib.suppress(OSError, OverflowError):  # where there is none, nothing is kept
             self._memory = _idle_or_new(size) if size else None
         whole = b"" if self._memory is None else self._memory
         self._room = np.frombuffer(whole, np.uint8)[:size]
@@ -75,7 +76,7 @@ class Arena:
     def close(self) -> None:
         """Give it back: nothing that lies in it may be read any more."""
         memory, self._memory, self._room = self._memory, None, self._room[:0]
-        if memory is not None and self._taken and hasattr(mmap, "MADV_FREE"):
+        if memory is not None and hasattr(mmap, "MADV_FREE"):
             memory.madvise(mmap.MADV_FREE)
             _idle[:] = [memory]
 

@@ -6,7 +6,6 @@ segments only, up to the sizes written here, so every attempt does the same work
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -231,7 +230,7 @@ def make_plan(
         probe_always=exact or Due.TOMBSTONES in decision.due,
         dirty_bytes=bounds.dirty_bytes,
         io_bytes_per_second=io_bytes_per_second,
-        kept_bytes_max=_kept_bytes(choice, within),
+        kept_bytes_max=choice.spare_bytes,
         why=choice.why,
         split=choice.split,
     )  # fmt: skip
@@ -255,11 +254,6 @@ def _choice(decision: Decision, rules: Rules, memory: MapMemory, load: Load) -> 
     if decision.kind is RoundKind.TRIM:
         return Choice("a trim maps nothing")
     return choose(load, memory.bytes)
-
-
-def _kept_bytes(choice: Choice, within: Sequence[SegmentFacts]) -> int:
-    """What a map for sure leaves of the memory: of what has no summary it may need all."""
-    return choice.spare_bytes if all(s.summary is not None for s in within) else 0
 
 
 _MARKERS_WANTED = frozenset({Due.MARKERS, Due.HORIZON, Due.HEADERS, Due.FORCED})

@@ -22,6 +22,7 @@ from lapse.kernels.layout import CODEC_MASK, CONTROL, TRANSACTIONAL
 from lapse.kernels.offset_map import BAD_CRC, BROKEN, Batches, Marks
 from lapse.kernels.scan import first_bad_crc
 from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round import kept
 from lapse.lifecycle.round.kept import Arena, Kept, Piece
 from lapse.lifecycle.round.mapped import MappedFile
 from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
@@ -39,7 +40,7 @@ from lapse.log.summary import maybe_unhandled, unhandled_reasons
 from lapse.records.batch import Header, plain_records, scan_batches, scan_prefix
 from lapse.records.compression import INFLATED_BYTES_ALWAYS, INFLATED_RATIO_MAX
 
-SCRATCH_BYTES = 4 << 20  # inflated at a time for a kernel; of less, calls cost what caches spare
+SCRATCH_BYTES = 1 << 20  # inflated at a time for a kernel: still in the CPU cache then
 PIECE_BYTES = 32 << 20  # of plain batches at a time, so that progress moves within a segment
 # What a kernel that reads pieces may say of a batch.
 FAULTS = {
@@ -472,10 +473,10 @@ class Inflater:
     def pieces(self, lo: int, hi: int, wanted: NDArray[np.bool_]) -> Iterator[Piece]:
         """Batches lo..hi-1, the wanted ones inflated; each piece may be overwritten by the next."""
         at = lo
-        for kept in self._segment.kept.between(lo, hi):
-            yield from self._inflated(at, kept.lo, wanted[at - lo :])
-            yield kept
-            at = kept.hi
+        for piece in self._segment.kept.between(lo, hi):
+            yield from self._inflated(at, piece.lo, wanted[at - lo :])
+            yield piece
+            at = piece.hi
         yield from self._inflated(at, hi, wanted[at - lo :])
 
     def _inflated(self, lo: int, hi: int, wanted: NDArray[np.bool_]) -> Iterator[Piece]:
@@ -509,7 +510,7 @@ class Inflater:
     def _begin(self) -> int:
         """A new piece is begun; returns how much of it is filled."""
         if self._arena is not None:
-            room = self._arena.free(SCRATCH_BYTES)
+            room = self._arena.free(kept.PIECE_BYTES)
             if room is None:
                 self._arena = None
             self._use(self._own if room is None else room)

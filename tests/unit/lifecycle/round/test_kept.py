@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,7 +61,8 @@ def test_what_there_is_no_room_for_is_inflated_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     """Pieces of 2,000 bytes hold six batches, and one is kept while 2,000 more are free."""
-    monkeypatch.setattr(sources, "SCRATCH_BYTES", 2000)
+    monkeypatch.setattr(sources, "SCRATCH_BYTES", 500)
+    monkeypatch.setattr(kept_module, "PIECE_BYTES", 2000)
     segment, arena = segment_of(tmp_path), Arena(room)
     first = [plain for p in pieces(segment, 0, BATCHES, NONE, arena) for plain in plain_of(p)]
     held = [(piece.lo, piece.hi) for piece in segment.kept.pieces]
@@ -155,13 +155,20 @@ def test_the_next_arena_has_the_memory_of_the_last_one() -> None:
     assert kept_module._idle == []
 
 
-def test_where_there_is_no_memory_nothing_is_kept() -> None:
-    assert Arena(1 << 60).free(1) is None
+@pytest.mark.parametrize("size", [1 << 60, (1 << 63) - 1, 1 << 63, 1 << 80])
+def test_where_there_is_no_memory_nothing_is_kept(size: int) -> None:
+    """`--memory` may be any number."""
+    assert Arena(size).free(1) is None
 
 
-def test_an_arena_that_nothing_lies_in_leaves_none() -> None:
-    for arena in (Arena(0), Arena(16 << 20)):
-        assert arena.free(1 << 30) is None
+def test_one_that_nothing_was_taken_of_hands_it_on_too() -> None:
+    """A round whose dirty part holds nothing compressed comes between two others."""
+    places = []
+    for size in (4 << 20, 2 << 20, 0, 4 << 20):
+        arena = Arena(size)
+        room = arena.free(1)
+        places += [] if room is None else [room.ctypes.data]
+        del room
         arena.close()
-    gc.collect()
-    assert kept_module._idle == []
+    assert len(places) == 3
+    assert len(set(places)) == 1

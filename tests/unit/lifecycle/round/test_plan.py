@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 
@@ -122,9 +120,3 @@ def test_what_the_map_leaves_is_for_inflated_batches() -> None:
     load = load_of(LOG, 10, 30)
     assert planned(LOG).kept_bytes_max == choose(load, MEMORY.bytes).spare_bytes > 700_000
     assert planned(LOG, Rules.KAFKA_43).kept_bytes_max == 0
-
-
-def test_where_a_segment_has_no_summary_the_map_may_need_all_memory() -> None:
-    first, *others = LOG.segments
-    unknown = replace(LOG, segments=(replace(first, summary=None), *others))
-    assert planned(unknown).kept_bytes_max == 0
