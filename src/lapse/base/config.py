@@ -152,6 +152,8 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "listeners says."),
     Setting("lapse.http.port", whole(-1, 65535), "9093",
             "Port of health and metrics, on the listener's host; 0 picks a free one, -1 none."),
+    Setting("lapse.fast.requests", BOOLEAN, "true",
+            "Whether plain requests are answered in few steps; false: to find a fault there."),
     Setting("num.partitions", whole(1, INT_MAX), "1", "Partitions of a topic that names none."),
     Setting("auto.create.topics.enable", BOOLEAN, "true",
             "Whether asking for an unknown topic creates it; the request must say so, as "
@@ -247,9 +249,7 @@ TINY_SEGMENTS = Setting(
 )
 
 _TOPIC = {s.name: s for s in TOPIC_SETTINGS}
-_TIMESTAMP_BOUNDS = tuple(
-    _TOPIC[f"message.timestamp.{bound}.max.ms"] for bound in ("before", "after")
-)
+_TIMESTAMP_BOUNDS = tuple(_TOPIC[f"message.timestamp.{b}.max.ms"] for b in ("before", "after"))
 _BROKER = {s.name: s for s in BROKER_SETTINGS}
 _SECURITY_FIELDS = {s.field for s in SECURITY_SETTINGS}
 _SYNONYMS = {name: (s, factor) for s in TOPIC_SETTINGS for name, factor in s.synonyms}
@@ -333,6 +333,7 @@ class BrokerConfig:
     listeners: str
     advertised_listeners: str
     http_port: int
+    fast_requests: bool
     num_partitions: int
     auto_create_topics_enable: bool
     socket_request_max_bytes: int
@@ -573,11 +574,8 @@ def overlaid(below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, st
 
 def known_topic_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Those of a real Kafka's topic settings that Lapse has too; others do not concern it."""
-    return {
-        name: text
-        for name, text in settings.items()
-        if name in _TOPIC or name == TINY_SEGMENTS.name
-    }
+    ours = {*_TOPIC, TINY_SEGMENTS.name}
+    return {name: text for name, text in settings.items() if name in ours}
 
 
 def split_settings(pairs: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

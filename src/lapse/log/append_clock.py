@@ -55,6 +55,9 @@ class LogClock:
         known = (s.append_last_ms for s in summaries if not s.append_estimated)
         self._last_ms = max(known, default=-1)
         self._believed: tuple[int, float] | None = None
+        # A time of the wall clock between the last one and this is noted as it is: so it was found
+        # at a tick, and both only grow until another time is believed.
+        self._as_it_is_until_ms = -1
         if believed_ms is not None:
             self.believe(believed_ms)
 
@@ -65,6 +68,7 @@ class LogClock:
         """
         if self._believed is None or self._believed[0] != believed_ms:
             self._believed = believed_ms, self._clock.boot_seconds()
+            self._as_it_is_until_ms = -1
 
     def reached_ms(self, now_ms: int) -> int:
         """The wall clock, or what must have been reached since the owner believed it."""
@@ -85,6 +89,12 @@ class LogClock:
 
     def tick(self, now_ms: int) -> int:
         """The time to note for an append at `now_ms`."""
+        if self._last_ms <= now_ms <= self._as_it_is_until_ms:
+            self._last_ms = now_ms
+            return now_ms
+        if self._believed is not None:
+            counted_ms = self._counted_ms(*self._believed)
+            self._as_it_is_until_ms = after_ms(counted_ms, self._jump_max_ms)
         time_ms = self.noted_ms(now_ms)
         if self._believed is None or self._last_ms - time_ms <= self._jump_max_ms:
             time_ms = max(time_ms, self._last_ms)

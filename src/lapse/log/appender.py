@@ -30,7 +30,7 @@ from lapse.log.core import LogCore, refused
 from lapse.log.epochs import NO_EPOCH
 from lapse.log.followed import require_ascending, runs, with_epochs
 from lapse.log.loader import LoadedLog, OpenOptions
-from lapse.log.markers import EndMarker, build_marker, is_marker, parse_marker
+from lapse.log.markers import EndMarker, build_marker, markers_in
 from lapse.log.producers import EndedTxn, SentBatch
 from lapse.log.replay import write_snapshot
 from lapse.log.roll import age_limit_ms, jitter_of
@@ -95,7 +95,7 @@ class Appender:
         """Continue a log whose files are in order."""
         self._log = log
         self.append_time_ahead_ms = 0
-        self._oldest_epoch = NO_EPOCH  # that appends may be of
+        self.oldest_epoch = NO_EPOCH  # that appends may be of
         self._take(loaded)
         env, summaries = log.env, [s.summary for s in log.state.segments]
         self._clock = LogClock(env.clock, summaries, options.believed_ms, env.clock_jump_max_ms)
@@ -116,7 +116,7 @@ class Appender:
     def lead(self, epoch: int) -> None:
         """Lead from now on: appends are of this epoch, older ones are refused."""
         with self._log.append_lock:
-            self._oldest_epoch = self.epochs.current = max(self.epochs.current, epoch)
+            self.oldest_epoch = self.epochs.current = max(self.epochs.current, epoch)
 
     def follow(self, epoch: int) -> None:
         """Follow a leader of this epoch: what is of an older one is refused from now on.
@@ -125,15 +125,15 @@ class Appender:
         epochs is how a leader finds out where it has left it (KIP-101).
         """
         with self._log.append_lock:
-            self._oldest_epoch = max(self._oldest_epoch, epoch)
+            self.oldest_epoch = max(self.oldest_epoch, epoch)
 
     def _require_current(self, leader_epoch: int) -> None:
         """An append that began before another broker was elected must not end after it."""
-        if leader_epoch < self._oldest_epoch:
+        if leader_epoch < self.oldest_epoch:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"{self._log.partition}: leader epoch {leader_epoch} is over, it is "
-                f"{self._oldest_epoch} now",
+                f"{self.oldest_epoch} now",
             )
 
     # --- append ----------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Appender:
         with log.append_lock:
             if log.is_closed or log.offline_reason is not None:
                 log.require_online()
-            if leader_epoch < self._oldest_epoch:
+            if leader_epoch < self.oldest_epoch:
                 self._require_current(leader_epoch)
             if header.size > log.config.segment_bytes:
                 raise self._too_large(header.size)
@@ -187,7 +187,7 @@ class Appender:
             if checked.write_magic < 2:
                 self._write_messages(batch, checked, now_ms)
             else:
-                self._write((batch,), data, now_ms, (checked.tombstones,))
+                self.write((batch,), data, now_ms, (checked.tombstones,))
             return Appended(base_offset, last_offset, time_ms, log.state.log_start_offset)
 
     def try_begin(self, size: int) -> bool:
@@ -245,7 +245,7 @@ class Appender:
             kind = TimestampType(self._log.config.message_timestamp_type)
             time_ms = NO_TIMESTAMP
             if kind is TimestampType.LOG_APPEND_TIME:
-                time_ms = self._append_time_ms(now_ms)
+                time_ms = self.append_time_ms(now_ms)
             base_offset = self._log.state.log_end_offset
             spec = BatchSpec(
                 base_offset=base_offset, timestamp_type=kind, append_time=time_ms,
@@ -255,7 +255,7 @@ class Appender:
             marker = EndMarker(commit, coordinator_epoch)
             data = build_marker(marker, now_ms, spec)
             rows = headers_of(scan_batches(data, where))
-            self._write(rows, data, now_ms, (0,), {base_offset: marker})
+            self.write(rows, data, now_ms, (0,), {base_offset: marker})
             return Appended(base_offset, base_offset, time_ms, self._log.state.log_start_offset)
 
     def append_own(
@@ -290,7 +290,7 @@ class Appender:
             if verified_at is not None:
                 self.producers.check_verified(spec.producer_id, verified_at, where)
             nulls = sum(record.value is None for record in records)
-            self._write(rows, data, now_ms, (nulls,))
+            self.write(rows, data, now_ms, (nulls,))
             last_offset = base_offset + len(records) - 1
             return Appended(
                 base_offset, last_offset, NO_TIMESTAMP, self._log.state.log_start_offset
@@ -318,11 +318,7 @@ class Appender:
         if not rows:
             raise CorruptData(where, 0, "no batch to append")
         firsts = [first_offset(batches, batch, where) for batch in rows]
-        markers = {}
-        for batch in filter(is_marker, rows):
-            marker = parse_marker(batches[batch.position : batch.position + batch.size], where)
-            if marker is not None:
-                markers[batch.base_offset] = marker
+        markers = markers_in(rows, batches, where)
         may_begin = self._is_empty
         with self._log.files_lock if may_begin else nullcontext(), self._log.append_lock:
             self._log.require_online()
@@ -344,7 +340,7 @@ class Appender:
                 run, entry_ms = rows[begin:end], entries[begin]
                 data = batches[run[0].position : run[-1].position + run[-1].size]
                 known = None if entry_ms is None else OfLeader(entry_ms, create_times_kept)
-                self._write(
+                self.write(
                     run, data, now, [-1] * len(run), markers, first=firsts[begin], of_leader=known
                 )
             return Appended(
@@ -379,7 +375,7 @@ class Appender:
         """Messages of the topic's own old format, numbered and timed."""
         time_ms, base_offset = checked.log_append_time_ms, self._log.state.log_end_offset
         if time_ms >= 0:
-            time_ms = self._append_time_ms(time_ms)
+            time_ms = self.append_time_ms(time_ms)
         messages = sent.placed(base_offset, time_ms)
         self._write_old(messages, checked.tombstones, leader_epoch, now_ms)
         last_offset = base_offset + len(sent.records) - 1
@@ -400,9 +396,9 @@ class Appender:
         epoch = leader_epoch if is_replicated else NO_EPOCH
         rows = [row._replace(leader_epoch=epoch) for row in found]
         nulls = [tombstones, *[0] * (len(rows) - 1)]  # only their sum is used
-        self._write(rows, messages, now_ms, nulls)
+        self.write(rows, messages, now_ms, nulls)
 
-    def _write(
+    def write(
         self,
         batches: Sequence[Header],
         data: Buffer,
@@ -440,22 +436,37 @@ class Appender:
             )  # fmt: skip
         except Exception as e:
             self._undo(e, now_ms, len(data))
-            if isinstance(e, StorageError):
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.partition}: {e}") from e
             raise
         unstable = log.state.unstable
         for batch in batches:
-            if (
-                batch.attributes & LOG_APPEND_TIME
-                and batch.max_timestamp > self._append_time_last_ms
-            ):
-                self._append_time_last_ms = batch.max_timestamp
-            if batch.producer_id >= 0:
-                ended = self.producers.update(batch, markers.get(batch.base_offset))
-                if batch.attributes & TRANSACTIONAL:
-                    unstable = self._unstable_after(unstable, ended)
+            unstable = self._note(batch, markers.get(batch.base_offset), unstable)
         log.refusal = None
         log.state = log.state.grown_to(active.end_offset, unstable)
+
+    def write_one(self, batch: Header, data: Buffer, now_ms: int, tombstones: int) -> None:
+        """`write` of one batch of a producer, where that neither rolls nor begins an epoch."""
+        log, active = self._log, self.active
+        now_ms = self._clock.tick(now_ms)
+        try:
+            active.append_one(batch, data, tombstones, now_ms, log.config.index_interval_bytes)
+        except Exception as e:
+            self._undo(e, now_ms, len(data))
+            raise
+        unstable = log.state.unstable
+        if batch.attributes or batch.producer_id >= 0:
+            unstable = self._note(batch, None, unstable)
+        log.refusal = None
+        log.state = log.state.grown_to(active.end_offset, unstable)
+
+    def _note(self, batch: Header, marker: EndMarker | None, unstable: Unstable) -> Unstable:
+        """Take note of a batch's append time, producer and transaction; what is unstable now."""
+        if batch.attributes & LOG_APPEND_TIME and batch.max_timestamp > self._append_time_last_ms:
+            self._append_time_last_ms = batch.max_timestamp
+        if batch.producer_id >= 0:
+            ended = self.producers.update(batch, marker)
+            if batch.attributes & TRANSACTIONAL:
+                return self._unstable_after(unstable, ended)
+        return unstable
 
     def _unstable_after(self, before: Unstable, ended: EndedTxn | None) -> Unstable:
         """The transactions that hold the last stable offset back, with all that was written."""
@@ -474,7 +485,7 @@ class Appender:
 
     # --- append time -----------------------------------------------------------------------------
 
-    def _append_time_ms(self, now_ms: int) -> int:
+    def append_time_ms(self, now_ms: int) -> int:
         """L12: the LogAppendTime to write now."""
         last_ms = self._append_time_last_ms
         jump_max_ms = self._log.env.clock_jump_max_ms
@@ -493,31 +504,32 @@ class Appender:
 
     def _restamp(self, data: Buffer, stamped_ms: int, crc: int) -> tuple[int, int]:
         """The append time that the batch gets, which was stamped before, and its checksum."""
-        time_ms = self._append_time_ms(stamped_ms)
+        time_ms = self.append_time_ms(stamped_ms)
         if time_ms != stamped_ms:
             _put_i64(data, MAX_TIMESTAMP, time_ms)
             crc = finish_batch(as_array(data), 0, len(data))
         return time_ms, crc
 
     def _undo(self, error: Exception, now_ms: int, size: int) -> None:
-        """After a failed write: the log as it was, or offline if that cannot be had."""
+        """After a failed write: the log as it was, or offline if that cannot be had.
+
+        Raises KafkaError KAFKA_STORAGE_ERROR in a StorageError's place.
+        """
+        log = self._log
         if isinstance(error, StorageError):
-            self._log.refusal = refused(self._log.refusal, now_ms, size, error)
+            log.refusal = refused(log.refusal, now_ms, size, error)
         try:
             self.active.undo()
         except StorageError as e:
-            self._log.go_offline(e)
+            log.go_offline(e)
+        if isinstance(error, StorageError):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.partition}: {error}") from error
 
     def _duplicate(self, sent: SentBatch) -> Appended:
         append_time = self._log.config.message_timestamp_type == TimestampType.LOG_APPEND_TIME
         time_ms = sent.timestamp if append_time else NO_TIMESTAMP
-        return Appended(
-            sent.first_offset,
-            sent.last_offset,
-            time_ms,
-            self._log.state.log_start_offset,
-            duplicate=True,
-        )
+        start = self._log.state.log_start_offset
+        return Appended(sent.first_offset, sent.last_offset, time_ms, start, duplicate=True)
 
     def _too_large(self, size: int) -> KafkaError:
         return KafkaError(
@@ -525,12 +537,6 @@ class Appender:
             f"{self._log.partition}: the batch has {size} bytes, segment.bytes is "
             f"{self._log.config.segment_bytes}",
         )
-
-    def forget_refusal(self) -> None:
-        """Clear the refusal once the disk has room again: the next append shows whether it has."""
-        with self._log.append_lock:
-            if self._log.offline_reason is None:
-                self._log.refusal = None
 
     # --- roll ------------------------------------------------------------------------------------
 

@@ -118,6 +118,12 @@ class LogCore:
             until = "there is room" if reopens else "opened again"
             _log.error("%s takes no more changes until %s: %s", self.partition, until, cause)
 
+    def forget_refusal(self) -> None:
+        """Clear the refusal once the disk has room again: the next append shows whether it has."""
+        with self.append_lock:
+            if self.offline_reason is None:
+                self.refusal = None
+
     def come_back(self) -> None:
         """Changes again: its files were taken up as they are."""
         self.offline_reason = self.refusal = None

@@ -45,7 +45,7 @@ from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.base.times import after_ms
 from lapse.log import checkpoints
 from lapse.log.env import LogEnv
-from lapse.log.folders import DELETED, NAME_BYTES_MAX, folder_name, list_partitions
+from lapse.log.folders import DELETED, NAME_BYTES_MAX, folder_name, is_bare, list_partitions
 from lapse.log.holes import lost
 from lapse.log.incomplete import refuse_incomplete
 from lapse.log.lock import LOCK, disown, own
@@ -164,6 +164,15 @@ class LogDirectory:
         path = self.path / str(partition)
         with storage_errors(path, "reading"):
             return path.is_dir()
+
+    def is_of(self, partition: TopicPartition, topic_id: uuid.UUID) -> bool:
+        """Whether the directory of that name is this topic's, or belongs to none yet."""
+        path = self.path / str(partition)
+        try:
+            found = checkpoints.read_topic_id(path)
+        except CorruptData:
+            return partition in self.logs
+        return found == topic_id or (found is None and is_bare(path))
 
     def open_log(
         self,

@@ -8,6 +8,7 @@ made from the log.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from lapse.base.fs import Buffer
@@ -62,6 +63,16 @@ def parse_marker(batch: Buffer, where: str) -> EndMarker | None:
     if record is None or kind_name not in ("ABORT", "COMMIT"):
         return None
     return EndMarker(kind_name == "COMMIT", coordinator_epoch(record.value))
+
+
+def markers_in(rows: Iterable[Header], batches: Buffer, where: str) -> dict[int, EndMarker]:
+    """Those of `rows`, which lie in `batches`, by their offsets; raises CorruptData."""
+    found = {}
+    for batch in filter(is_marker, rows):
+        marker = parse_marker(batches[batch.position : batch.position + batch.size], where)
+        if marker is not None:
+            found[batch.base_offset] = marker
+    return found
 
 
 def build_marker(marker: EndMarker, timestamp: int, spec: BatchSpec) -> bytes:

@@ -4,6 +4,7 @@ What Kafka calls UnifiedLog and LocalLog. `core` is what the parts share, its lo
 
 - `state`: what readers see in one glance, and all lookups; no lock;
 - `appender`: appends, rolls, the append clock; under `append_lock`;
+- `plain_appender`: the short way of most appends;
 - `deleter`: retention, DeleteRecords, `.deleted` files;
 - `flusher`: syncs, the recovery point, the manifest;
 - `replacer`: the swap of a round's group;
@@ -50,6 +51,7 @@ from lapse.log.learner import Learner
 from lapse.log.loader import LoadedLog, OpenOptions, load
 from lapse.log.manifest import NO_ERA
 from lapse.log.others import Others, read_others, write_others
+from lapse.log.plain_appender import PlainAppender
 from lapse.log.producers import Producer
 from lapse.log.relocater import Relocater
 from lapse.log.replacer import Replacer
@@ -91,6 +93,7 @@ class PartitionLog:
 
     Attributes:
         cleaner_checkpoint: first dirty offset, kept by the log directory.
+        plain: appends in few steps.
         replicas: what is known of the others; empty where there are none.
         committing: held through the commit of a round, and while the log is cut back: a commit
             that went on would book, and checkpoint, what is not there any more. Taken first.
@@ -111,6 +114,7 @@ class PartitionLog:
         self._valued: tuple[tuple[Segment, ...], bool] = ((), False)  # sealed ones, as last seen
         self._bad = read_bad(core.dir)
         self.cleaner_checkpoint: int | None = None
+        self.plain = PlainAppender(core, appender)
         others = read_others(core.dir)
         self.replicas, self.elsewhere = others.replicas, others.elsewhere
         self.committing = threading.Lock()
@@ -121,7 +125,7 @@ class PartitionLog:
         self.append_marker, self.append_raw = appender.append_marker, appender.append_raw
         self.lead, self.follow = appender.lead, appender.follow
         self.try_begin, self.end = appender.try_begin, appender.end
-        self.roll, self.forget_refusal = appender.roll, appender.forget_refusal
+        self.roll, self.forget_refusal = appender.roll, core.forget_refusal
         self.believe, self.latest_ms = appender.believe, appender.latest_ms
         self.delete_segments, self.delete_records = deleter.delete_segments, deleter.delete_records
         self.advance_log_start = deleter.advance_log_start

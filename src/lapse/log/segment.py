@@ -400,19 +400,37 @@ class ActiveSegment(Segment):
             self._append_times.note(now_ms, self.end_offset)
         else:
             self._append_times.take_over(of_leader.entry_ms, self.end_offset)
-        bytes_since_entry = self._bytes_since_entry
         for batch, dead in zip(batches, tombstones, strict=True):
-            if batch.max_timestamp > self.max_timestamp:
-                self.max_timestamp = batch.max_timestamp
-                self._max_timestamp_offset = batch.last_offset
-            if bytes_since_entry > interval_bytes:
-                self.offset_index.append(batch.last_offset, builder.size)
-                self.time_index.append_if_later(self.max_timestamp, self._max_timestamp_offset)
-                bytes_since_entry = 0
-            bytes_since_entry += batch.size
+            self._index(batch, interval_bytes)
             marker = kind_of(markers.get(batch.base_offset)) if batch.attributes & CONTROL else None
             builder.add(batch, dead, marker)
-        self._bytes_since_entry = bytes_since_entry
+        self._grown(now_ms)
+
+    def append_one(
+        self, batch: Header, data: Buffer, tombstones: int, now_ms: int, interval_bytes: int
+    ) -> None:
+        """`append` of one batch of a producer, to a segment that `is_begun`."""
+        assert self._file is not None
+        self._file.write(data)
+        self._append_times.note(now_ms, self.end_offset)
+        self._index(batch, interval_bytes)
+        self._builder.add(batch, tombstones)
+        self._grown(now_ms)
+
+    def _index(self, batch: Header, interval_bytes: int) -> None:
+        """Account for the next batch; an entry for it if the last one is far enough away."""
+        if batch.max_timestamp > self.max_timestamp:
+            self.max_timestamp = batch.max_timestamp
+            self._max_timestamp_offset = batch.last_offset
+        if self._bytes_since_entry > interval_bytes:
+            self.offset_index.append(batch.last_offset, self._builder.size)
+            self.time_index.append_if_later(self.max_timestamp, self._max_timestamp_offset)
+            self._bytes_since_entry = batch.size
+        else:
+            self._bytes_since_entry += batch.size
+
+    def _grown(self, now_ms: int) -> None:
+        builder = self._builder
         builder.appended(now_ms)
         self.mtime_ms = now_ms
         self.size = builder.size

@@ -149,6 +149,10 @@ class SaslServer:
             self._fail()
             raise SessionExpired("the session of this connection has expired")
 
+    def admits_all(self, now_ms: int) -> bool:
+        """Whether `admit` admits every request now."""
+        return self.state is SaslState.COMPLETE and not self._is_expired(now_ms)
+
     def handshake(self, mechanism: str, version: int, now_ms: int) -> HandshakeAnswer:
         """SaslHandshake; a version of 0 says that tokens follow bare."""
         enabled = tuple(self._settings.mechanisms)

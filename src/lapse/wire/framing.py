@@ -9,6 +9,9 @@ once at most. Memory is taken as bytes arrive, not as the announced size would h
 reserved is not touched (`numpy.empty`; a `bytearray` is zeros that were written), so the system
 gives it page by page. That is also what makes an idle connection's read buffer nearly free.
 
+A frame that lies whole in the read buffer may be done with right there, without a copy: `at_once`
+is asked first. Once it has left one alone it is not asked about those behind it.
+
 Invariants: a frame handed out is writable (an append patches base offset and epoch in place), is
 no one else's, and stays valid as long as someone holds it. After FrameSizeError the stream has lost
 its place: the reader refuses everything.
@@ -16,7 +19,10 @@ its place: the reader refuses everything.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+from numpy.typing import NDArray
 
 from lapse.wire.errors import FrameSizeError
 
@@ -28,13 +34,23 @@ READ_BYTES = 64 * 1024
 LARGE_BYTES_FIRST = 3 << 19
 LARGE_GROWTH = 4
 
+# Gets the read buffer, as a view and as an array, and where in it a frame begins and ends. Whether
+# the frame is done with: then its bytes may change at once.
+AtOnce = Callable[[memoryview, NDArray[np.uint8], int, int], bool]
+
+
+def leave(_buffer: memoryview, _array: NDArray[np.uint8], _start: int, _end: int) -> bool:
+    """Every frame is to be handed out."""
+    return False
+
 
 class FrameReader:
     """The reading half of one connection."""
 
     def __init__(self, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
-        self._read = _untouched(READ_BYTES)
+        self._array = np.empty(READ_BYTES, np.uint8)
+        self._read = self._array.data
         self._read_end = 0  # bytes received and not yet handed out
         self._large: memoryview | None = None  # the frame that did not fit, while it grows
         self._large_size = 0
@@ -49,8 +65,10 @@ class FrameReader:
             self._grow()
         return self._large[self._large_end :]
 
-    def buffer_updated(self, received: int) -> list[memoryview]:
+    def buffer_updated(self, received: int, at_once: AtOnce = leave) -> list[memoryview]:
         """Take in what was received into the last buffer; returns the frames now complete.
+
+        But for those that `at_once` is done with.
 
         Raises:
             FrameSizeError: a size is negative or over the limit; frames before it are in it.
@@ -59,12 +77,17 @@ class FrameReader:
             raise FrameSizeError(self._refused.size, self.frame_bytes_max, [])
         if self._large is None:
             self._read_end += received
-            return self._split()
+            return self._split(at_once)
         self._large_end += received
         if self._large_end < self._large_size:
             return []
         frame, self._large = self._large, None
         return [frame]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a large frame is on its way."""
+        return self._large is not None
 
     @property
     def large_bytes(self) -> int:
@@ -85,8 +108,11 @@ class FrameReader:
         """Bytes of a frame that is not complete; not 0 at end of stream means it was cut off."""
         return self._read_end if self._large is None else self._large_end + SIZE_BYTES
 
-    def _split(self) -> list[memoryview]:
-        """Copy the whole frames out of the read buffer and move what is left to its front."""
+    def _split(self, at_once: AtOnce) -> list[memoryview]:
+        """Copy the whole frames out of the read buffer and move what is left to its front.
+
+        But for those that are done with at once.
+        """
         frames: list[memoryview] = []
         buf, pos, end = self._read, 0, self._read_end
         while end - pos >= SIZE_BYTES:
@@ -101,7 +127,8 @@ class FrameReader:
                     pos = end
                 break
             pos = start + size
-            frames.append(memoryview(bytearray(buf[start:pos])))
+            if frames or not at_once(buf, self._array, start, pos):
+                frames.append(memoryview(bytearray(buf[start:pos])))
         if pos:
             buf[: end - pos] = buf[pos:end]
             self._read_end = end - pos

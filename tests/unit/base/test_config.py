@@ -271,6 +271,7 @@ BROKER = {
     "max.connections": (0x7FFFFFFF, "-1", "0", 0),
     "queued.max.request.bytes": (-1, "-2", "0", 0),
     "lapse.queued.max.response.bytes": (-1, "-2", "0", 0),
+    "lapse.fast.requests": (True, "yes", "false", False),
     "connections.max.idle.ms": (600_000, "-2", "-1", -1),
     "log.cleaner.enable": (True, "1", "false", False),
     "log.cleaner.backoff.ms": (15_000, "-1", "0", 0),

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from lapse.broker.logs.housekeeping import roll_if_due
 from lapse.log.append_clock import LogClock, seen_by
@@ -114,6 +116,38 @@ def test_what_an_append_is_noted_with(
 ) -> None:
     known = Summary(0, 1, 1, append_last_ms=last, append_estimated=estimated)
     assert LogClock(ManualClock(now), [known], believed, JUMP_MAX_MS).tick(now) == told
+
+
+class WorkedOut(LogClock):
+    """One that remembers nothing of what it may note as it is."""
+
+    def tick(self, now_ms: int) -> int:
+        self._as_it_is_until_ms = -1
+        return super().tick(now_ms)
+
+
+BY_MS = st.integers(-3 * JUMP_MAX_MS, 3 * JUMP_MAX_MS)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["pass", "jump", "believe", "follow", "tick"]), BY_MS)))
+@example([("tick", 0), ("believe", 5), ("tick", 0)])
+@example([("pass", 5), ("tick", 0), ("jump", -5), ("tick", 0)])
+def test_what_it_notes_as_it_is_is_what_it_would_work_out(steps: list[tuple[str, int]]) -> None:
+    clock = ManualClock(NOW)
+    quick, slow = (kind(clock, [], NOW, JUMP_MAX_MS) for kind in (LogClock, WorkedOut))
+    for step, by_ms in steps:
+        if step == "pass":
+            clock.advance(abs(by_ms))
+        elif step == "jump":
+            clock.jump(by_ms)
+        elif step == "believe":
+            quick.believe(NOW + by_ms)
+            slow.believe(NOW + by_ms)
+        elif step == "follow":
+            now_ms = clock.now_ms()
+            assert quick.followed(now_ms + by_ms, now_ms) == slow.followed(now_ms + by_ms, now_ms)
+        else:
+            assert quick.tick(clock.now_ms()) == slow.tick(clock.now_ms())
 
 
 def test_after_a_kill_the_last_append_is_as_late_as_it_can_be(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import struct
 import tracemalloc
 from collections.abc import Callable
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from lapse.wire import framing
 from lapse.wire.errors import FrameSizeError
@@ -34,6 +36,28 @@ def receive(reader: FrameReader, stream: bytes, chunk_max: int) -> list[memoryvi
         pos += n
         frames += reader.buffer_updated(n)
     return frames
+
+
+def test_what_is_done_with_at_once_is_not_handed_out() -> None:
+    """Nor is the next one asked about once one was left; what follows stays in its place."""
+    seen: list[bytes] = []
+
+    def takes(buffer: memoryview, array: NDArray[np.uint8], start: int, end: int) -> bool:
+        content = bytes(buffer[start:end])
+        assert content == array[start:end].tobytes()
+        seen.append(content)
+        buffer[start:end] = b"!" * (end - start)
+        return content.startswith(b"take")
+
+    reader = FrameReader(MAX)
+    stream = framed(b"take 1", b"take 2", b"leave", b"take 3", b"take 4")
+    reader.get_buffer(-1)[: len(stream) - 3] = stream[:-3]
+    frames = reader.buffer_updated(len(stream) - 3, takes)
+    assert seen == [b"take 1", b"take 2", b"leave"]
+    assert [bytes(frame) for frame in frames] == [b"!!!!!", b"take 3"]
+    reader.get_buffer(-1)[:3] = stream[-3:]
+    assert reader.buffer_updated(3, takes) == []
+    assert seen[3:] == [b"take 4"]
 
 
 SIZES = [0, 1, 3, 100, READ_BYTES - 5, READ_BYTES - 4, READ_BYTES - 3, READ_BYTES, 3 * READ_BYTES]

@@ -144,16 +144,16 @@ async def handle(
             results += await services.disk.run(append_all, *arguments, batches[len(results) :])
     now_ms = services.clock.now_ms()
     for result in results:
-        _account(services, result, now_ms)
+        account(services, result, now_ms)
     if request.acks == ALL and not services.topics.members.is_alone:
-        results = await _committed(services, session, results, request.timeout_ms)
+        results = await committed(services, session, results, request.timeout_ms)
     if request.acks == 0:
-        _close_if_failed(results)
+        close_if_failed(results)
         return None
-    return _response(request, version, results, LeaderHints(services, session))
+    return respond(services, session, request, version, results)
 
 
-async def _committed(
+async def committed(
     services: Services, session: Session, results: list[AppendResult], timeout_ms: int
 ) -> list[AppendResult]:
     """The results once all in-sync replicas have the batches, or it is known that they do not."""
@@ -225,8 +225,13 @@ def _append(
             _check_version(records, version, where)
         return append(led, _Sent(where, records, now_ms, verified_at))
     except Exception as e:  # noqa: BLE001  (it is logged there)
-        partitions.append_failures.note(where, "a produced batch", e)
-        return _refused(where, code_of(partitions, where, "Produce", e), e)
+        return failed(partitions, where, e)
+
+
+def failed(partitions: Partitions, where: TopicPartition, error: Exception) -> AppendResult:
+    """The result of a batch whose append raised that; a failed disk goes offline."""
+    partitions.append_failures.note(where, "a produced batch", error)
+    return _refused(where, code_of(partitions, where, "Produce", error), error)
 
 
 def _append_if_quick(led: Led, sent: _Sent) -> AppendResult | None:
@@ -348,7 +353,8 @@ def _too_few_replicas(services: Services, batches: Batches) -> dict[TopicPartiti
     return refused
 
 
-def _account(services: Services, result: AppendResult, now_ms: int) -> None:
+def account(services: Services, result: AppendResult, now_ms: int) -> None:
+    """Count a batch, and wake who waits for it."""
     if result.error is not None:
         if services.topics.image.topics.get(result.partition.topic):
             services.counters.topics[result.partition.topic].failed_produce_requests += 1
@@ -376,7 +382,8 @@ def _report_dropped(result: AppendResult, counters: TopicCounters) -> None:
     counters.tombstone_values_dropped += result.values_dropped
 
 
-def _close_if_failed(results: list[AppendResult]) -> None:
+def close_if_failed(results: list[AppendResult]) -> None:
+    """End the connection of a request with acks=0, which has no answer, for an error."""
     failed = [o for o in results if o.error is not None]
     if failed:
         raise CloseConnection(
@@ -385,9 +392,15 @@ def _close_if_failed(results: list[AppendResult]) -> None:
         )
 
 
-def _response(
-    request: ProduceRequest, version: int, results: list[AppendResult], hints: LeaderHints
+def respond(
+    services: Services,
+    session: Session,
+    request: ProduceRequest,
+    version: int,
+    results: list[AppendResult],
 ) -> ProduceResponse:
+    """The answer that says what became of the request's batches, in their order."""
+    hints = LeaderHints(services, session)
     partition_responses = iter([_partition_response(result, version, hints) for result in results])
     return ProduceResponse(
         node_endpoints=tuple(

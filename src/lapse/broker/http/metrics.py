@@ -173,6 +173,13 @@ class BrokerCollector(Collector):
         )
         yield labelled(
             CounterMetricFamily,
+            "lapse_broker_fast_requests",
+            "Those of them that took the fast path.",
+            "request",
+            dict(counters.fast_requests),
+        )
+        yield labelled(
+            CounterMetricFamily,
             "lapse_housekeeping_failures",
             "Logs not looked after.",
             "chore",

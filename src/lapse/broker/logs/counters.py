@@ -29,6 +29,7 @@ class Counters:
 
     Attributes:
         requests: by API name.
+        fast_requests: those of them that the fast path has answered.
         connections: open now.
         connections_refused: ended by us, for garbage or an error of ours.
         connections_throttled: closed, later, since their address opens too many a second; by
@@ -49,6 +50,7 @@ class Counters:
         default_factory=lambda: defaultdict(TopicCounters)
     )
     requests: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    fast_requests: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     connections: int = 0
     connections_refused: int = 0
     connections_throttled: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))

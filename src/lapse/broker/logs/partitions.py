@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.config import BrokerConfig
-from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LapseError, StorageError
+from lapse.base.errors import ErrorCode, KafkaError, LapseError, StorageError
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.broker.conditions import AppendFailures, look_for_room
@@ -36,7 +36,7 @@ from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory, disk_failed
 from lapse.log.env import LogEnv
 from lapse.log.epochs import NO_EPOCH
-from lapse.log.folders import is_bare, is_unused
+from lapse.log.folders import is_unused
 from lapse.log.partition_log import PartitionLog
 from lapse.log.relocation import settle
 from lapse.metadata.image import METADATA_LOG, Image, Topic
@@ -79,6 +79,7 @@ class Partitions:
         preferred: directories that partitions are to be made in, once they come to be here.
         cut_short: moves to other directories that a start has found.
         relocating: held while a log goes on in another directory, or is removed.
+        settled: another object whenever it has changed which logs are here, or who leads them.
         when_offline: called with the partitions of a directory that just went offline, from the
             thread that noticed.
     """
@@ -87,7 +88,7 @@ class Partitions:
         self.offline: dict[TopicPartition, str] = {}
         self.append_failures = AppendFailures(env.clock)
         self.preferred: dict[TopicPartition, Path] = {}
-        self.relocating = threading.Lock()
+        self.relocating, self.settled = threading.Lock(), object()
         self.cut_short: Sequence[tuple[TopicPartition, LogDirectory]] = ()
         self.when_offline: Callable[[Sequence[TopicPartition]], None] = lambda _: None
         self._directories, self._data_dir = LogDirectories(paths, config, env), paths[0]
@@ -162,11 +163,12 @@ class Partitions:
         `begin_at`: where the epochs begin in which this broker leads.
         """
         self._begins_at = dict(begin_at)
-        self._states, self._is_alone = dict(states), False
+        self._states, self._is_alone, self.settled = dict(states), False, object()
 
     def set_state(self, partition: TopicPartition, state: PartitionState) -> None:
         """A newer one of one partition."""
         self._states[partition] = state
+        self.settled = object()
 
     def is_online(self, partition: TopicPartition) -> bool:
         """Whether its log is open."""
@@ -293,6 +295,7 @@ class Partitions:
             # Before they leave, so that `get` never says that there is no such partition.
             self.offline.update(dict.fromkeys(gone, _offline(directory.path, str(error))))
             self._logs = {tp: log for tp, log in logs.items() if tp not in gone}
+            self.settled = object()
         self.when_offline(tuple(gone))
         return True
 
@@ -304,6 +307,7 @@ class Partitions:
                 raise StorageError(_offline(path, self._directories.offline[path]))
             self._note_by(log)
             self._logs[log.partition] = log
+            self.settled = object()
             self.offline.pop(log.partition, None)
 
     # --- the time -------------------------------------------------------------------------------
@@ -465,7 +469,7 @@ class Partitions:
 
         def look_into(directory: LogDirectory) -> None:
             if directory.holds(partition):
-                (own if _is_of(directory, partition, topic_id) else others).append(directory)
+                (own if directory.is_of(partition, topic_id) else others).append(directory)
 
         self._directories.on_each(look_into, self._failed)
         return own, others
@@ -535,6 +539,7 @@ class Partitions:
         own, _ = self._holders_of(partition, topic.topic_id)
         with self._changing:
             self._logs.pop(partition, None)
+            self.settled = object()
         for directory in self.directories:
             if directory.lost(partition) is not None:
                 directory.forget(partition)
@@ -571,7 +576,7 @@ class Partitions:
 
     def close(self) -> None:
         """Close the logs and give the directories back, each with its clean-shutdown marker."""
-        self._logs = {}
+        self._logs, self.settled = {}, object()
         self._directories.close()
 
 
@@ -589,12 +594,3 @@ def _is_replicated(topic: Topic, partition: TopicPartition) -> bool:
 
 def _offline(path: Path, why: str) -> str:
     return f"log directory {path} is offline: {why}"
-
-
-def _is_of(directory: LogDirectory, partition: TopicPartition, topic_id: uuid.UUID) -> bool:
-    path = directory.path / str(partition)
-    try:
-        found = checkpoints.read_topic_id(path)
-    except CorruptData:
-        return partition in directory.logs
-    return found == topic_id or (found is None and is_bare(path))

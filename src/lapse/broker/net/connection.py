@@ -5,6 +5,9 @@ does by muting its channel: that keeps each producer's batches in order. Frames 
 meanwhile queue up to a limit, then reading pauses; a client that does not read its answers is not
 read from either. What all connections hold together is bounded by `limits.memory`.
 
+Where no request is in work, a frame is first shown to the fast path (`broker.fast`), in the read
+buffer: most small ones are answered from there.
+
 Answers are written as bytes; a long slice of a segment file goes by `sendfile`, untouched.
 
 On a listener with SASL the frames are small ones until the client has logged in. Under TLS the
@@ -23,8 +26,12 @@ import os
 from collections import deque
 from typing import IO, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lapse.base.clock import monotonic_ms
 from lapse.broker.access.authentication import Entrance
+from lapse.broker.fast.requests import Answered, FastRequests
 from lapse.broker.limits.connections import Admission
 from lapse.broker.net.dispatch import answer
 from lapse.broker.net.eager_task import begin
@@ -69,14 +76,19 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, services: Services, connections: dict[Connection, None], entrance: Entrance
+        self,
+        services: Services,
+        connections: dict[Connection, None],
+        entrance: Entrance,
+        fast: FastRequests,
     ) -> None:
         self._services, self._connections, self._entrance = services, connections, entrance
+        self._fast = fast
         self._frame_bytes_max = services.config.socket_request_max_bytes
         self._reader = FrameReader(
             self._frame_bytes_max
             if entrance.sasl is None
-            else min(self._frame_bytes_max, RECEIVE_BYTES_MAX)
+            else min(self._frame_bytes_max, RECEIVE_BYTES_MAX),
         )
         self._is_made = self._is_lost = self._is_sending = False
         self._heard_at = services.clock.monotonic()
@@ -137,13 +149,17 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._heard_at = self._services.clock.monotonic()
         try:
-            frames = self._reader.buffer_updated(nbytes)
+            frames = self._reader.buffer_updated(nbytes, self._answer_at_once)
         except FrameSizeError as e:
             frames = e.frames
             self._refusal = str(e)
+        if frames and self._is_made and self._transport.is_closing():
+            return  # the one before them was the last one
         for frame in frames:
             self._frames.append(frame)
             self._queued_bytes += len(frame)
+        if not self._frames and self._refusal is None and not self._reader.is_long:
+            return  # all was answered
         if self._is_made:
             self._look()
         else:
@@ -158,6 +174,34 @@ class Connection(asyncio.BufferedProtocol):
         self._drained = None
 
     # --- ours -----------------------------------------------------------------------------------
+
+    def _answer_at_once(
+        self, buffer: memoryview, array: NDArray[np.uint8], start: int, end: int
+    ) -> bool:
+        """Whether the fast path has answered a frame; False where it is to be queued."""
+        if (
+            self._pump is not None
+            or not self._is_made
+            or self._drained is not None
+            or self.session.ends
+            or self._transport.is_closing()
+        ):
+            return False
+        try:
+            answered = self._fast.answer(buffer, array, start, end, self.session)
+        except CloseConnection as e:
+            self._refuse(str(e))
+            return True
+        except Exception as e:  # noqa: BLE001  (it is logged there)
+            self._end_after_our(e)
+            return True
+        if answered is None:
+            return False
+        if not isinstance(answered, bytes) or self.session.muted_ms:
+            self._pump = begin(self._handle_all(answered))
+        elif answered:
+            self._transport.write(answered)
+        return True
 
     @property
     def missing_bytes(self) -> int:
@@ -265,9 +309,15 @@ class Connection(asyncio.BufferedProtocol):
         self._frames.clear()
         self._queued_bytes = 0
 
-    async def _handle_all(self) -> None:
-        """Handle queued frames until there is none left; one such task at a time."""
+    async def _handle_all(self, first: Answered = b"") -> None:
+        """Handle queued frames until there is none left; one such task at a time.
+
+        `first` is the answer to a request that was handled before them.
+        """
         try:
+            if first != b"" or self.session.muted_ms:
+                await self._send_answered(first)
+                await self._go_on_after()
             while self._frames:
                 await self._handle(self._frames.popleft())
             if self._refusal is not None:
@@ -276,10 +326,8 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(str(e))
         except (ConnectionError, TimeoutError):
             self._transport.abort()  # the client left while we wrote
-        except Exception:
-            logger.exception("connection of %s ended by an error of ours", self.session.peer)
-            self._services.counters.connections_refused += 1
-            self._transport.abort()
+        except Exception as e:  # noqa: BLE001  (it is logged there)
+            self._end_after_our(e)
         finally:
             self._pump = None
             if self._transport.is_closing():
@@ -291,11 +339,30 @@ class Connection(asyncio.BufferedProtocol):
         session = self.session
         self._queued_bytes -= len(frame)
         self._handled_bytes = len(frame)
-        parts = await answer(self._services, session, frame)
+        array = np.frombuffer(frame, np.uint8)
+        answered = self._fast.answer(frame, array, 0, len(frame), session)
+        if answered is not None:
+            await self._send_answered(answered)
+        else:
+            parts = await answer(self._services, session, frame)
+            self._handled_bytes = 0
+            if parts is not None and not session.lost and not self._send_short(parts):
+                self._count()
+                await self._send_counted(parts)
         self._handled_bytes = 0
-        if parts is not None and not session.lost and not self._send_short(parts):
-            self._count()
-            await self._send_counted(parts)
+        await self._go_on_after()
+
+    async def _send_answered(self, answered: Answered) -> None:
+        """Send what the fast path answers, once it is known."""
+        if not isinstance(answered, bytes):
+            answered = await answered
+        if answered and not self.session.lost:
+            self._transport.write(answered)
+            self._heard_at = self._services.clock.monotonic()
+
+    async def _go_on_after(self) -> None:
+        """Whether and when the next request is handled, after one was."""
+        session = self.session
         if self._drained is not None and not session.lost:  # that was more than the socket took
             self._is_sending = True
             try:
@@ -423,6 +490,12 @@ class Connection(asyncio.BufferedProtocol):
             await self._drain()
             if self._transport.is_closing():
                 raise ConnectionResetError
+
+    def _end_after_our(self, error: Exception) -> None:
+        peer = self.session.peer
+        logger.error("connection of %s ended by an error of ours", peer, exc_info=error)
+        self._services.counters.connections_refused += 1
+        self._transport.abort()
 
     def _refuse(self, reason: str) -> None:
         self._log_refusal(reason)

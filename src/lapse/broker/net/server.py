@@ -16,6 +16,7 @@ from typing import cast
 from lapse.base.clock import monotonic_ms
 from lapse.base.errors import LapseError
 from lapse.broker.access.authentication import Entrance
+from lapse.broker.fast.requests import FastRequests
 from lapse.broker.net.acceptor import Acceptor, HeldBack
 from lapse.broker.net.connection import Connection, admitted
 from lapse.broker.request.context import Services
@@ -42,6 +43,7 @@ class Server:
 
     def __init__(self, services: Services, entrance: Entrance) -> None:
         self._services, self._entrance = services, entrance
+        self._fast = FastRequests(services)
         self._connections: dict[Connection, None] = {}  # in the order of coming
         self._handshakes: set[asyncio.Task[None]] = set()
         self._beginning: set[asyncio.Task[object]] = set()
@@ -80,7 +82,7 @@ class Server:
             logger.warning("a connection could not begin: %s", error)
 
     def _protocol(self) -> asyncio.BaseProtocol:
-        connection = Connection(self._services, self._connections, self._entrance)
+        connection = Connection(self._services, self._connections, self._entrance, self._fast)
         tls = self._entrance.tls
         if tls is None:
             return connection

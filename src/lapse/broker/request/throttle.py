@@ -75,8 +75,7 @@ async def _charge(
     answer = await watch.run(work)
     key, message, n_bytes = request
     user, client_id = _whose(session)
-    waits_ms = quotas.use(REQUEST_PERCENTAGE, user, client_id, _PERCENT * watch.seconds)
-    waits_ms = max(waits_ms, session.throttled_until_ms - monotonic_ms(clock))
+    waits_ms = _charge_time(quotas, session, clock, watch.seconds)
     if key == PRODUCE.key:
         waits_ms = max(waits_ms, quotas.use(PRODUCER_BYTE_RATE, user, client_id, n_bytes))
     if key == FETCH.key and not is_replica(message):
@@ -92,13 +91,26 @@ async def _charge(
     return answer
 
 
+def charge_produced(services: Services, session: Session, seconds: float, n_bytes: int) -> int:
+    """How long the client waits after a Produce that was handled at once, in that time."""
+    quotas = services.quotas
+    waits_ms = _charge_time(quotas, session, services.clock, seconds)
+    return max(waits_ms, quotas.use(PRODUCER_BYTE_RATE, *_whose(session), n_bytes))
+
+
+def _charge_time(quotas: ClientQuotas, session: Session, clock: Clock, seconds: float) -> int:
+    """How long the client waits for that, or for the topics that it changed before."""
+    waits_ms = quotas.use(REQUEST_PERCENTAGE, *_whose(session), _PERCENT * seconds)
+    return max(waits_ms, session.throttled_until_ms - monotonic_ms(clock))
+
+
 async def wait_out(services: Services, session: Session) -> None:
     """Let the time pass that a client is to wait; of one that is gone nothing more can come."""
     session.watch = services.purgatory.watch(())
     try:
         await session.watch.wait(1, session.muted_ms / 1000)
     finally:
-        session.watch = None
+        session.watch, session.muted_ms = None, 0
 
 
 def charge_mutations(

@@ -9,10 +9,12 @@ import logging
 import os
 import socket
 import struct
+from typing import Any
 
 import pytest
 
 from lapse.base.errors import LapseError
+from lapse.base.ids import TopicPartition
 from lapse.broker.limits.log_lines import OF_KIND_MAX
 from lapse.broker.net.connection import WRITE_BUFFER_BYTES_MAX, Connection
 from lapse.broker.node import Node
@@ -21,7 +23,15 @@ from lapse.client.connection import BrokerConnection
 from lapse.wire.envelope import decode_response, encode_request
 from lapse.wire.schema.api_versions import ApiVersionsResponse
 from lapse.wire.schema.metadata import MetadataRequest
-from tests.support.broker.running import batch_of, create, fetch, produce, until
+from tests.support.broker.running import (
+    batch_of,
+    create,
+    fetch,
+    fetch_request,
+    produce,
+    produce_request,
+    until,
+)
 
 LIMIT = 100 << 20
 
@@ -197,3 +207,56 @@ async def test_a_client_that_does_not_read_short_answers_is_waited_for(node: Nod
         while served._drained is not None:
             await loop.sock_recv(client, 1 << 20)
         await until(lambda: not served._is_sending)
+
+
+def request_frame(message: Any, version: int, number: int) -> bytes:
+    parts = encode_request(message, version=version, correlation_id=number, client_id="c")
+    return b"".join(map(bytes, parts))  # type: ignore[arg-type]
+
+
+async def number_of_answer(reader: asyncio.StreamReader) -> int:
+    size = struct.unpack(">i", await reader.readexactly(4))[0]
+    return int(struct.unpack_from(">i", await reader.readexactly(size))[0])
+
+
+async def test_the_fast_path_waits_for_its_turn(node: Node, connection: BrokerConnection) -> None:
+    """What comes while another request is in work is handled after it, in a later read too."""
+    await create(node, "t")
+    await produce(connection, "t", (0, batch_of(b"a")))
+    log = node.services.partitions.get(TopicPartition("t", 0))
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)
+    waits = fetch_request("t", (0, 1), max_wait_ms=60_000)
+    writer.write(request_frame(waits, 11, 1))
+    await until(lambda: node.services.purgatory.waiting)
+    writer.write(request_frame(produce_request("t", (0, batch_of(b"b"))), 9, 2))
+    await asyncio.sleep(0.05)
+    assert log.log_end_offset == 1
+    await produce(connection, "t", (0, batch_of(b"c")))
+    assert [await number_of_answer(reader) for _ in range(2)] == [1, 2]
+    assert log.log_end_offset == 3
+    writer.close()
+
+
+async def test_a_client_that_does_not_read_fast_answers_is_waited_for(
+    node: Node, connection: BrokerConnection
+) -> None:
+    """One more request is handled while what was written is not taken, and no further one."""
+    await create(node, "t")
+    await produce(connection, "t", (0, batch_of(b"a")))
+    log = node.services.partitions.get(TopicPartition("t", 0))
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)
+    frames = [request_frame(produce_request("t", (0, batch_of(b"b"))), 9, n) for n in range(4)]
+    writer.write(frames[0])
+    assert await number_of_answer(reader) == 0
+    address = "{}:{}".format(*writer.get_extra_info("sockname"))
+    (served,) = [c for c in made_connections() if c.session.peer == address]
+    served.pause_writing()
+    for one in frames[1:]:
+        writer.write(one)
+        await asyncio.sleep(0.02)
+    assert log.log_end_offset == 3
+    served.resume_writing()
+    assert [await number_of_answer(reader) for _ in range(3)] == [1, 2, 3]
+    assert log.log_end_offset == 5
+    assert node.services.counters.fast_requests["Produce"] == 4, "the others as well"
+    writer.close()

@@ -1,0 +1,1 @@
+"""The fast path: requests that are as nearly all are, answered in few steps (ARCHITECTURE.md)."""

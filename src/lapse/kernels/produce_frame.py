@@ -1,0 +1,210 @@
+"""A whole Produce request judged in the buffer that it was read into.
+
+For the fast path (`broker.fast`): where everything is as it nearly always is, one call says so and
+where the batches are. Anything else is "not plain", and the readable path looks at it: it has the
+words for what is wrong, and this has none.
+
+Plain is a request of version 3 or later without a transactional id, without tags, with nothing
+after its end, whose every batch is the only one of its partition's bytes, of format v2, without a
+codec and any attribute, numbered from 0 as it says, with a right checksum, and whose records parse
+and have no time later than the batch says.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.kernels.crc32c import crc32c
+from lapse.kernels.decode import RECORD_BYTES_MIN, headers_parse, next_record
+from lapse.kernels.jit import inlined, kernel
+from lapse.kernels.layout import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    COUNT,
+    CRC,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA,
+    LENGTH,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+)
+from lapse.kernels.machine import load_i16_be, load_i32_be, load_i64_be
+
+NOT_PLAIN = -1
+VERSION_MIN = 3  # record format v2, and a transactional id
+FLEXIBLE_FROM = 9
+
+# Columns of a row, one a partition; `topic` is where its topic's name is, in bytes of the buffer.
+(
+    PARTITION, POSITION, SIZE, RECORDS, BASE_TIME, GREATEST_TIME, LEAST_TIME, OF_PRODUCER,
+    OF_EPOCH, SEQUENCE, CHECKSUM, KEYLESS, TOMBSTONES, TOPIC, TOPIC_SIZE,
+) = range(15)  # fmt: skip
+COLUMNS = 15
+
+NO_TIME = -1
+_LATEST = (1 << 63) - 1
+_LENGTH_BYTES_MAX = 5
+
+
+@kernel
+def judge(
+    buf: NDArray[np.uint8], start: int, end: int, rows: NDArray[np.int64]
+) -> tuple[int, int, int, int, int, int, int]:
+    """Judge the request in buf[start:end], which is its API key and what follows.
+
+    Fills `rows` (COLUMNS each), in the order of the request. Returns (number of rows or NOT_PLAIN,
+    version, correlation id, position and size of the client id, acks, timeout in ms); a null
+    client id has the size -1. Nothing in the buffer is changed.
+    """
+    no = (NOT_PLAIN, 0, 0, 0, 0, 0, 0)
+    if start < 0 or end > buf.shape[0] or end - start < 14:
+        return no
+    version = load_i16_be(buf, start + 2)
+    if load_i16_be(buf, start) != 0 or version < VERSION_MIN:
+        return no
+    flexible = version >= FLEXIBLE_FROM
+    correlation_id = load_i32_be(buf, start + 4)
+    client_size = load_i16_be(buf, start + 8)
+    client = start + 10
+    if client_size < -1 or client_size > end - client:
+        return no
+    i = _no_tags(buf, client + max(client_size, 0), end, flexible)
+    i = _no_transaction(buf, i, end, flexible)
+    if i < 0 or end - i < 6:
+        return no
+    acks, timeout_ms = load_i16_be(buf, i), load_i32_be(buf, i + 2)
+    topics, i = _count(buf, i + 6, end, flexible)
+    n = 0
+    for _ in range(topics):
+        topic_size, topic = _name_size(buf, i, end, flexible)
+        if topic_size < 1 or topic_size > end - topic:
+            return no
+        partitions, i = _count(buf, topic + topic_size, end, flexible)
+        if partitions < 1 or partitions > rows.shape[0] - n:
+            return no
+        for _ in range(partitions):
+            if end - i < 4:
+                return no
+            row = rows[n]
+            row[PARTITION] = load_i32_be(buf, i)
+            row[TOPIC], row[TOPIC_SIZE] = topic, topic_size
+            size, position = _count(buf, i + 4, end, flexible)
+            if size < HEADER_SIZE or size > end - position:
+                return no
+            if not _is_plain(buf, position, size, row):
+                return no
+            i = _no_tags(buf, position + size, end, flexible)
+            n += 1
+        i = _no_tags(buf, i, end, flexible)
+    if n == 0 or _no_tags(buf, i, end, flexible) != end:
+        return no
+    return n, version, correlation_id, client, client_size, acks, timeout_ms
+
+
+@inlined
+def _is_plain(buf: NDArray[np.uint8], at: int, size: int, row: NDArray[np.int64]) -> bool:
+    """Whether buf[at:at + size], which is a header or more, is one plain batch; its row."""
+    count = load_i32_be(buf, at + COUNT)
+    producer_id = load_i64_be(buf, at + PRODUCER_ID)
+    epoch, sequence = load_i16_be(buf, at + PRODUCER_EPOCH), load_i32_be(buf, at + BASE_SEQUENCE)
+    checksum = load_i32_be(buf, at + CRC) & 0xFFFFFFFF
+    end = at + size
+    if (
+        load_i64_be(buf, at + BASE_OFFSET) != 0
+        or load_i32_be(buf, at + LENGTH) + LOG_OVERHEAD != size
+        or buf[at + MAGIC] != 2
+        or load_i16_be(buf, at + ATTRIBUTES) != 0
+        or count < 1
+        or load_i32_be(buf, at + LAST_OFFSET_DELTA) != count - 1
+        or count * RECORD_BYTES_MIN > size - HEADER_SIZE
+        or producer_id < -1
+        or (producer_id >= 0 and (epoch < 0 or sequence < 0))
+        or np.int64(crc32c(buf, at + ATTRIBUTES, end)) != checksum
+    ):
+        return False
+    base_time = load_i64_be(buf, at + BASE_TIMESTAMP)
+    greatest, least = NO_TIME, _LATEST
+    keyless = tombstones = 0
+    i = at + HEADER_SIZE
+    for n in range(count):
+        after, _, time_delta, offset_delta, _, key_size, value, value_size = next_record(
+            buf, i, end
+        )
+        if (
+            after < 0
+            or offset_delta != n
+            or not headers_parse(buf, value + max(value_size, 0), after)
+        ):
+            return False
+        time = base_time + time_delta
+        greatest = max(greatest, time)
+        if time != NO_TIME:
+            least = min(least, time)
+        keyless += key_size < 0
+        tombstones += value_size < 0
+        i = after
+    if i != end or load_i64_be(buf, at + MAX_TIMESTAMP) != greatest:
+        return False
+    row[POSITION], row[SIZE], row[RECORDS] = at, size, count
+    row[BASE_TIME], row[GREATEST_TIME], row[LEAST_TIME] = base_time, greatest, least
+    row[OF_PRODUCER], row[OF_EPOCH], row[SEQUENCE] = producer_id, epoch, sequence
+    row[CHECKSUM], row[KEYLESS], row[TOMBSTONES] = checksum, keyless, tombstones
+    return True
+
+
+@inlined
+def _count(buf: NDArray[np.uint8], i: int, end: int, flexible: bool) -> tuple[int, int]:
+    """The length of an array or of bytes, and what follows it; -1 for null and what is wrong."""
+    if flexible:
+        return _compact_length(buf, i, end)
+    if i < 0 or end - i < 4:
+        return -1, -1
+    return load_i32_be(buf, i), i + 4
+
+
+@inlined
+def _name_size(buf: NDArray[np.uint8], i: int, end: int, flexible: bool) -> tuple[int, int]:
+    """The same of a string."""
+    if flexible:
+        return _compact_length(buf, i, end)
+    if i < 0 or end - i < 2:
+        return -1, -1
+    return load_i16_be(buf, i), i + 2
+
+
+@inlined
+def _compact_length(buf: NDArray[np.uint8], i: int, end: int) -> tuple[int, int]:
+    """An unsigned varint that is one more than the length; 0 is null."""
+    if i < 0:
+        return -1, -1
+    value = 0
+    for k in range(_LENGTH_BYTES_MAX):
+        if i + k >= end:
+            break
+        byte = np.int64(buf[i + k])
+        value |= (byte & 0x7F) << (7 * k)
+        if byte < 0x80:
+            return value - 1, i + k + 1
+    return -1, -1
+
+
+@inlined
+def _no_tags(buf: NDArray[np.uint8], i: int, end: int, flexible: bool) -> int:
+    """What follows a section of tags that is empty, or absent in old versions; -1 if it is not."""
+    if not flexible or i < 0:
+        return i
+    return i + 1 if i < end and buf[i] == 0 else -1
+
+
+@inlined
+def _no_transaction(buf: NDArray[np.uint8], i: int, end: int, flexible: bool) -> int:
+    """What follows a transactional id that is null; -1 if it is not."""
+    if flexible:
+        return _no_tags(buf, i, end, flexible)
+    return i + 2 if 0 <= i <= end - 2 and load_i16_be(buf, i) == -1 else -1

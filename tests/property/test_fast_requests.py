@@ -1,0 +1,308 @@
+"""Two brokers get the same requests, one without the fast path: they cannot be told apart."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lapse.base.ids import TopicPartition
+from lapse.broker.node import Node
+from lapse.client.admin import Admin
+from lapse.client.settings import TOPIC, ConfigChange, Resource
+from lapse.kernels.keep import finish_batch
+from lapse.kernels.layout import ATTRIBUTES, VALUED_TOMBSTONES
+from lapse.log.partition_log import PartitionLog
+from lapse.log.producers import Producer
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.layout import Codec
+from lapse.testing.clock import ManualClock
+from lapse.wire.envelope import encode_request
+from lapse.wire.schema.api_versions import ApiVersionsRequest
+from lapse.wire.schema.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.support.broker.running import connect, running_node
+
+REQUESTS = 100_000
+A_CHANGE_IN = 50  # requests
+GARBLED_IN = 9
+PARTITIONS = 3
+TOPICS: dict[str, dict[str, str]] = {
+    "plain": {},
+    "rolling": {"index.interval.bytes": "0", "segment.index.bytes": "120"},
+    "compacted": {"cleanup.policy": "compact"},
+    "append-time": {"message.timestamp.type": "LogAppendTime"},
+    "strict": {
+        "max.message.bytes": "300",
+        "message.timestamp.before.max.ms": "5000",
+        "message.timestamp.after.max.ms": "5000",
+    },
+    "valued": {"lapse.tombstone.values.enable": "true"},
+    "recompressed": {"compression.type": "lz4"},
+    "old": {"message.format.version": "0.10.2"},
+    "in-sync": {"min.insync.replicas": "2"},
+}
+AN_ODD_BATCH = 0.06
+OF_PRODUCERS = ("epoch", "sent again", "gap", "transactional")
+ODDITIES = (
+    "no batch", "two batches", "codec", "no key", "time", "valued", "bit", *OF_PRODUCERS,
+)  # fmt: skip
+# Some are plain for no request, so they come less often.
+NAMES = [*TOPICS, *(5 * ["plain", "rolling", "compacted", "append-time", "strict"])]
+NOWHERE = ("absent", "__consumer_offsets", "__cluster_metadata", "ü")
+CHANGES = {
+    "rolling": {"segment.index.bytes": ("60", "240")},
+    "compacted": {"cleanup.policy": ("compact", "delete")},
+    "plain": {"message.timestamp.type": ("CreateTime", "LogAppendTime")},
+    "strict": {"max.message.bytes": ("90", "300", "3000")},
+    "old": {"message.format.version": ("0.10.2", "2.8")},
+}
+END = 0x7FEEDDCC  # the correlation id of what is asked last
+_END_OF_STEP = b"".join(
+    map(
+        bytes,  # type: ignore[arg-type]
+        encode_request(ApiVersionsRequest(), version=0, correlation_id=END, client_id="end"),
+    )
+)
+
+
+@dataclass
+class Traffic:
+    """Requests of producers, most of which do as they should; `known` is what a broker knows."""
+
+    rng: random.Random
+    known: Callable[[TopicPartition], dict[int, Producer]]
+
+    def frame(self, now_ms: int) -> bytes:
+        """One request with its size, and now and then several, as they come in one piece."""
+        return b"".join(self._one(now_ms) for _ in range(self.rng.choice([1, 1, 1, 2, 4])))
+
+    def _one(self, now_ms: int) -> bytes:
+        rng = self.rng
+        names = list(dict.fromkeys(rng.choices(NAMES, k=rng.choice([1, 1, 1, 2, 3]))))
+        if rng.random() < 0.03:
+            names.append(rng.choice(NOWHERE))
+        request = ProduceRequest(
+            acks=rng.choice([-1, -1, 1, 1, 0, 2] if rng.random() < 0.2 else [-1, 1]),
+            timeout_ms=100,
+            topic_data=tuple(self._topic(name, now_ms) for name in names),
+            **({"transactional_id": "x"} if rng.random() < 0.02 else {}),
+        )
+        version = rng.choice([3, 5, 7, 8, 9, 10, 11])
+        client_id = rng.choice(["c", "", None, "ü" * 9])
+        parts = encode_request(
+            request, version=version, correlation_id=rng.randrange(1 << 30), client_id=client_id
+        )
+        frame = b"".join(map(bytes, parts))  # type: ignore[arg-type]
+        return self._garbled(frame) if rng.randrange(GARBLED_IN) == 0 else frame
+
+    def _garbled(self, frame: bytes) -> bytes:
+        """Of its size, and to the same API: others answer what is by chance."""
+        out = bytearray(frame)
+        out[self.rng.randrange(7, len(out))] ^= 1 << self.rng.randrange(8)
+        return bytes(out)
+
+    def _topic(self, name: str, now_ms: int) -> TopicProduceData:
+        rng = self.rng
+        numbers = rng.sample(range(PARTITIONS), rng.choice([1, 1, 2, 3]))
+        if rng.random() < 0.03:
+            numbers.append(rng.choice([*range(PARTITIONS), PARTITIONS, -1, 1 << 30]))
+        data = [
+            PartitionProduceData(index=n, records=self._batch(name, n, now_ms)) for n in numbers
+        ]
+        return TopicProduceData(name=name, partition_data=tuple(data))
+
+    def _batch(self, name: str, number: int, now_ms: int) -> bytes | None:
+        rng = self.rng
+        odd = rng.choice(ODDITIES) if rng.random() < AN_ODD_BATCH else ""
+        if odd == "no batch":
+            return rng.choice([None, b"", b"short", bytes(61)])
+        records = [self._record(now_ms, odd) for _ in range(rng.choice([1, 1, 2, 5]))]
+        codec = rng.choice(list(Codec)) if odd == "codec" else Codec.NONE
+        of_producer = odd in OF_PRODUCERS or (not odd and rng.random() < 0.4)
+        more = self._producer(name, number, len(records), odd) if of_producer else {}
+        batch = build_batch(records, BatchSpec(codec=codec, **more))  # type: ignore[arg-type]
+        if odd == "bit":
+            return _without_flag(batch)
+        return batch + batch if odd == "two batches" else batch
+
+    def _record(self, now_ms: int, odd: str) -> NewRecord:
+        rng = self.rng
+        key = rng.choice([b"", b"k", b"key-7"])
+        if odd == "no key" and rng.random() < 0.5:
+            key = None
+        value = None if rng.random() < 0.2 else bytes(rng.choice([0, 1, 40, 200]))
+        ms = rng.choice([-1, 0, -7, now_ms - 9000, now_ms + 9000] if odd == "time" else [0, 10])
+        headers = (("h", b"v"),) if rng.random() < 0.1 else ()
+        is_valued = odd in {"valued", "bit"} and value is not None
+        time_ms = ms if odd == "time" else now_ms - ms
+        return NewRecord(key, value, time_ms, headers, tombstone=is_valued)
+
+    def _producer(self, name: str, number: int, records: int, odd: str) -> dict[str, int | bool]:
+        """Of few producers: what follows, or what does not."""
+        producer_id = self.rng.randrange(3)
+        known = self.known(TopicPartition(name, number)).get(producer_id)
+        epoch = 0 if known is None else known.epoch
+        sequence = 0 if known is None else known.last_sequence + 1
+        if odd == "sent again":
+            sequence = max(sequence - records, 0)
+        elif odd == "gap":
+            sequence += 3
+        elif odd == "epoch":
+            epoch = max(epoch + self.rng.choice([-1, 1]), 0)
+        return {
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+            "base_sequence": sequence,
+            "transactional": odd == "transactional",
+        }
+
+
+def _without_flag(batch: bytes) -> bytes:
+    """A tombstone with a value (KIP-87) that its batch says nothing of."""
+    out = bytearray(batch)
+    out[ATTRIBUTES] &= ~(VALUED_TOMBSTONES >> 8) & 0xFF
+    finish_batch(np.frombuffer(out, np.uint8), 0, len(out))
+    return bytes(out)
+
+
+@dataclass
+class Broker:
+    """One of the two, and a connection to it."""
+
+    node: Node
+    clock: ManualClock
+    reader: asyncio.StreamReader | None = None
+    writer: asyncio.StreamWriter | None = None
+
+    async def answers(self, frames: bytes) -> bytes:
+        """To these frames, all sent at once; what came before the end if the connection ends."""
+        if self.reader is None or self.writer is None:
+            address = self.node.services.address
+            self.reader, self.writer = await asyncio.open_connection(address.host, address.port)
+        self.writer.write(frames + _END_OF_STEP)
+        found = b""
+        try:
+            while True:
+                head = await self.reader.readexactly(8)
+                size, correlation_id = struct.unpack(">ii", head)
+                body = await self.reader.readexactly(size - 4)
+                if correlation_id == END:
+                    return found
+                found += head + body
+        except (asyncio.IncompleteReadError, ConnectionError):
+            await self.hang_up()
+            return found + b" and the connection ended"
+
+    async def hang_up(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+        self.reader = self.writer = None
+
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[Admin]:
+        async with await connect(self.node) as connection:
+            yield Admin(connection)
+
+    def producers(self, partition: TopicPartition) -> dict[int, Producer]:
+        if partition.topic not in TOPICS or not 0 <= partition.partition < PARTITIONS:
+            return {}
+        log = self.node.services.partitions.get(partition)
+        return {producer.producer_id: producer for producer in log.producers()}
+
+    def logs(self) -> Iterator[PartitionLog]:
+        for name in sorted(TOPICS):
+            for number in range(PARTITIONS):
+                yield self.node.services.partitions.get(TopicPartition(name, number))
+
+
+async def test_a_broker_with_the_fast_path_is_the_same(
+    tmp_path: Path, seed: int, scaled: Callable[[int], int]
+) -> None:
+    rng = random.Random(seed)
+    clocks = ManualClock(), ManualClock()
+    slow = {"lapse.fast.requests": "false", "auto.create.topics.enable": "false"}
+    fast = {"auto.create.topics.enable": "false"}
+    async with (
+        running_node(tmp_path / "fast", fast, clock=clocks[0]) as one,
+        running_node(tmp_path / "slow", slow, clock=clocks[1]) as other,
+    ):
+        both = Broker(one, clocks[0]), Broker(other, clocks[1])
+        traffic = Traffic(rng, both[1].producers)
+        for name in TOPICS:
+            await create(both, name)
+        for n in range(scaled(REQUESTS)):
+            if n % A_CHANGE_IN == 0:
+                await change(both, rng)
+            ms = rng.choice([0, 0, 1, 7, 900])
+            for broker in both:
+                broker.clock.advance(ms)
+            frames = traffic.frame(clocks[0].now_ms())
+            found = [await broker.answers(frames) for broker in both]
+            assert found[0] == found[1], f"request {n}: {frames!r}"
+        assert list(map(seen, both[0].logs())) == list(map(seen, both[1].logs()))
+        fast_one, slow_one = (broker.node.services.counters for broker in both)
+        assert fast_one.topics == slow_one.topics
+        assert dict(fast_one.requests) == dict(slow_one.requests)
+        assert not slow_one.fast_requests
+        assert fast_one.fast_requests["Produce"] > 0.3 * fast_one.requests["Produce"]
+        for broker in both:
+            await broker.hang_up()
+    files = [sorted(files_of(tmp_path / name)) for name in ("fast", "slow")]
+    assert files[0] == files[1]
+
+
+async def create(both: tuple[Broker, Broker], name: str) -> None:
+    for broker in both:
+        async with broker.admin() as admin:
+            await admin.create_topic(name, partitions=PARTITIONS, configs=TOPICS[name])
+
+
+async def change(both: tuple[Broker, Broker], rng: random.Random) -> None:
+    """Something happens to a topic: other settings, gone and made anew, its start moves."""
+    name = rng.choice(list(TOPICS))
+    kind = rng.choice(["settings", "settings", "anew", "start"])
+    if kind == "anew":
+        for broker in both:
+            async with broker.admin() as admin:
+                await admin.delete_topic(name)
+        await create(both, name)
+    elif kind == "start":
+        number = rng.randrange(PARTITIONS)
+        end = both[0].node.services.partitions.get(TopicPartition(name, number)).log_end_offset
+        for broker in both:
+            async with broker.admin() as admin:
+                await admin.delete_records({TopicPartition(name, number): end // 2})
+    elif name in CHANGES:
+        ((setting, values),) = CHANGES[name].items()
+        value = rng.choice(values)
+        for broker in both:
+            async with broker.admin() as admin:
+                resource, changes = Resource(TOPIC, name), [ConfigChange(setting, value)]
+                done = await admin.incremental_alter_configs({resource: changes})
+                assert done == {resource: None}
+
+
+def seen(log: PartitionLog) -> object:
+    """What is in memory of it."""
+    state = log.state
+    return (
+        log.partition,
+        state.log_start_offset,
+        state.log_end_offset,
+        state.unstable,
+        log.producers(),
+        [(s.base_offset, s.size, s.summary, s.max_timestamp) for s in state.segments],
+        [(s.index_bytes, s.time_index_bytes) for s in state.segments],
+    )
+
+
+def files_of(data: Path) -> Iterator[tuple[str, bytes]]:
+    for path in data.glob("*-?/**/*"):
+        if path.is_file() and path.suffix in {".log", ".index", ".timeindex", ".snapshot"}:
+            yield str(path.relative_to(data)), path.read_bytes()
