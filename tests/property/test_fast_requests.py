@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from lapse.base.ids import TopicPartition
+from lapse.broker.api.table import SERVED
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
 from lapse.client.settings import TOPIC, ConfigChange, Resource
@@ -22,9 +25,12 @@ from lapse.log.partition_log import PartitionLog
 from lapse.log.producers import Producer
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
+from lapse.records.validate import check_produced
 from lapse.testing.clock import ManualClock
-from lapse.wire.envelope import encode_request
+from lapse.wire.envelope import decode_request, encode_request
+from lapse.wire.errors import MalformedMessage, UnsupportedVersion
 from lapse.wire.schema.api_versions import ApiVersionsRequest
+from lapse.wire.schema.fetch import FetchPartition, FetchRequest, FetchTopic
 from lapse.wire.schema.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.support.broker.running import connect, running_node
 
@@ -62,6 +68,7 @@ CHANGES = {
     "strict": {"max.message.bytes": ("90", "300", "3000")},
     "old": {"message.format.version": ("0.10.2", "2.8")},
 }
+TRANSACTIONAL_ID = 77
 END = 0x7FEEDDCC  # the correlation id of what is asked last
 _END_OF_STEP = b"".join(
     map(
@@ -71,29 +78,93 @@ _END_OF_STEP = b"".join(
 )
 
 
+class Logs(Protocol):
+    """Where the logs are that requests are made for."""
+
+    def get(self, partition: TopicPartition) -> PartitionLog | None: ...
+
+
+def producers_of(log: PartitionLog | None) -> dict[int, Producer]:
+    return {} if log is None else {one.producer_id: one for one in log.producers()}
+
+
+def ids_of(name: str) -> uuid.UUID:
+    """What requests call a topic that each broker has given an id of its own."""
+    return uuid.uuid5(uuid.NAMESPACE_DNS, name)
+
+
 @dataclass
 class Traffic:
-    """Requests of producers, most of which do as they should; `known` is what a broker knows."""
+    """Requests of producers and consumers, most of which do as they should; for these logs."""
 
     rng: random.Random
-    known: Callable[[TopicPartition], dict[int, Producer]]
+    logs: Logs
 
     def frame(self, now_ms: int) -> bytes:
         """One request with its size, and now and then several, as they come in one piece."""
         return b"".join(self._one(now_ms) for _ in range(self.rng.choice([1, 1, 1, 2, 4])))
 
     def _one(self, now_ms: int) -> bytes:
+        return self._fetch() if self.rng.random() < 0.5 else self._produce(now_ms)
+
+    def _fetch(self) -> bytes:
+        rng = self.rng
+        request = FetchRequest(
+            max_wait_ms=0,  # the clock stands still meanwhile
+            min_bytes=rng.choice([0, 0, 0, 1, 300]),
+            max_bytes=rng.choice([1, 700, 1 << 20, 1 << 20]),
+            isolation_level=rng.choice([0, 0, 1, 1, 2] if rng.random() < 0.1 else [0, 1]),
+            rack_id=rng.choice(["", "r"]) if rng.random() < 0.05 else "",
+            topics=tuple(self._fetched(name) for name in self._names()),
+        )
+        return self._framed(request, rng.choice([4, 5, 7, 9, 11, 12, 13, 15, 17, 18]))
+
+    def _fetched(self, name: str) -> FetchTopic:
+        rng = self.rng
+        partitions = []
+        for number in self._numbers():
+            log = self.logs.get(TopicPartition(name, number))
+            start, end = (0, 0) if log is None else (log.log_start_offset, log.log_end_offset)
+            near = rng.randint(min(start, end), end)
+            offset = rng.choice([start, end, near, near, max(end - 3, start)])
+            if rng.random() < 0.03:
+                offset = rng.choice([start - 1, end + 1, -1, 1 << 40])
+            partitions.append(
+                FetchPartition(
+                    partition=number,
+                    fetch_offset=offset,
+                    current_leader_epoch=rng.choice([-1, 0, 1]) if rng.random() < 0.1 else -1,
+                    partition_max_bytes=rng.choice([0, 90, 1000, 1 << 20, 1 << 20]),
+                )
+            )
+        return FetchTopic(topic=name, topic_id=ids_of(name), partitions=tuple(partitions))
+
+    def _names(self) -> list[str]:
         rng = self.rng
         names = list(dict.fromkeys(rng.choices(NAMES, k=rng.choice([1, 1, 1, 2, 3]))))
         if rng.random() < 0.03:
             names.append(rng.choice(NOWHERE))
+        return names
+
+    def _numbers(self) -> list[int]:
+        rng = self.rng
+        numbers = rng.sample(range(PARTITIONS), rng.choice([1, 1, 2, 3]))
+        if rng.random() < 0.03:
+            numbers.append(rng.choice([*range(PARTITIONS), PARTITIONS, -1, 1 << 30]))
+        return numbers
+
+    def _produce(self, now_ms: int) -> bytes:
+        rng = self.rng
         request = ProduceRequest(
             acks=rng.choice([-1, -1, 1, 1, 0, 2] if rng.random() < 0.2 else [-1, 1]),
             timeout_ms=100,
-            topic_data=tuple(self._topic(name, now_ms) for name in names),
+            topic_data=tuple(self._topic(name, now_ms) for name in self._names()),
             **({"transactional_id": "x"} if rng.random() < 0.02 else {}),
         )
-        version = rng.choice([3, 5, 7, 8, 9, 10, 11])
+        return self._framed(request, rng.choice([3, 5, 7, 8, 9, 10, 11]))
+
+    def _framed(self, request: Any, version: int) -> bytes:
+        rng = self.rng
         client_id = rng.choice(["c", "", None, "ü" * 9])
         parts = encode_request(
             request, version=version, correlation_id=rng.randrange(1 << 30), client_id=client_id
@@ -105,15 +176,12 @@ class Traffic:
         """Of its size, and to the same API: others answer what is by chance."""
         out = bytearray(frame)
         out[self.rng.randrange(7, len(out))] ^= 1 << self.rng.randrange(8)
-        return bytes(out)
+        return frame if _waits(out) else bytes(out)
 
     def _topic(self, name: str, now_ms: int) -> TopicProduceData:
-        rng = self.rng
-        numbers = rng.sample(range(PARTITIONS), rng.choice([1, 1, 2, 3]))
-        if rng.random() < 0.03:
-            numbers.append(rng.choice([*range(PARTITIONS), PARTITIONS, -1, 1 << 30]))
         data = [
-            PartitionProduceData(index=n, records=self._batch(name, n, now_ms)) for n in numbers
+            PartitionProduceData(index=n, records=self._batch(name, n, now_ms))
+            for n in self._numbers()
         ]
         return TopicProduceData(name=name, partition_data=tuple(data))
 
@@ -146,7 +214,7 @@ class Traffic:
     def _producer(self, name: str, number: int, records: int, odd: str) -> dict[str, int | bool]:
         """Of few producers: what follows, or what does not."""
         producer_id = self.rng.randrange(3)
-        known = self.known(TopicPartition(name, number)).get(producer_id)
+        known = producers_of(self.logs.get(TopicPartition(name, number))).get(producer_id)
         epoch = 0 if known is None else known.epoch
         sequence = 0 if known is None else known.last_sequence + 1
         if odd == "sent again":
@@ -161,6 +229,14 @@ class Traffic:
             "base_sequence": sequence,
             "transactional": odd == "transactional",
         }
+
+
+def _waits(frame: bytearray) -> bool:
+    try:
+        message = decode_request(memoryview(frame)[4:], SERVED).message
+    except (MalformedMessage, UnsupportedVersion):
+        return False
+    return isinstance(message, FetchRequest) and message.max_wait_ms > 0
 
 
 def _without_flag(batch: bytes) -> bytes:
@@ -185,7 +261,7 @@ class Broker:
         if self.reader is None or self.writer is None:
             address = self.node.services.address
             self.reader, self.writer = await asyncio.open_connection(address.host, address.port)
-        self.writer.write(frames + _END_OF_STEP)
+        self.writer.write(self.with_ids(frames) + _END_OF_STEP)
         found = b""
         try:
             while True:
@@ -193,11 +269,11 @@ class Broker:
                 size, correlation_id = struct.unpack(">ii", head)
                 body = await self.reader.readexactly(size - 4)
                 if correlation_id == END:
-                    return found
+                    return self.without_ids(found)
                 found += head + body
         except (asyncio.IncompleteReadError, ConnectionError):
             await self.hang_up()
-            return found + b" and the connection ended"
+            return self.without_ids(found) + b" and the connection ended"
 
     async def hang_up(self) -> None:
         if self.writer is not None:
@@ -209,11 +285,20 @@ class Broker:
         async with await connect(self.node) as connection:
             yield Admin(connection)
 
-    def producers(self, partition: TopicPartition) -> dict[int, Producer]:
-        if partition.topic not in TOPICS or not 0 <= partition.partition < PARTITIONS:
-            return {}
-        log = self.node.services.partitions.get(partition)
-        return {producer.producer_id: producer for producer in log.producers()}
+    def get(self, partition: TopicPartition) -> PartitionLog | None:
+        partitions = self.node.services.partitions
+        return partitions.get(partition) if partitions.is_online(partition) else None
+
+    def with_ids(self, frames: bytes) -> bytes:
+        """What the requests call a topic is what this broker calls it."""
+        for name, topic in self.node.services.topics.image.topics.items():
+            frames = frames.replace(ids_of(name).bytes, topic.topic_id.bytes)
+        return frames
+
+    def without_ids(self, found: bytes) -> bytes:
+        for name, topic in self.node.services.topics.image.topics.items():
+            found = found.replace(topic.topic_id.bytes, ids_of(name).bytes)
+        return found
 
     def logs(self) -> Iterator[PartitionLog]:
         for name in sorted(TOPICS):
@@ -233,7 +318,7 @@ async def test_a_broker_with_the_fast_path_is_the_same(
         running_node(tmp_path / "slow", slow, clock=clocks[1]) as other,
     ):
         both = Broker(one, clocks[0]), Broker(other, clocks[1])
-        traffic = Traffic(rng, both[1].producers)
+        traffic = Traffic(rng, both[1])
         for name in TOPICS:
             await create(both, name)
         for n in range(scaled(REQUESTS)):
@@ -250,7 +335,8 @@ async def test_a_broker_with_the_fast_path_is_the_same(
         assert fast_one.topics == slow_one.topics
         assert dict(fast_one.requests) == dict(slow_one.requests)
         assert not slow_one.fast_requests
-        assert fast_one.fast_requests["Produce"] > 0.3 * fast_one.requests["Produce"]
+        for api in ("Produce", "Fetch"):
+            assert fast_one.fast_requests[api] > 0.3 * fast_one.requests[api]
         for broker in both:
             await broker.hang_up()
     files = [sorted(files_of(tmp_path / name)) for name in ("fast", "slow")]
@@ -266,7 +352,9 @@ async def create(both: tuple[Broker, Broker], name: str) -> None:
 async def change(both: tuple[Broker, Broker], rng: random.Random) -> None:
     """Something happens to a topic: other settings, gone and made anew, its start moves."""
     name = rng.choice(list(TOPICS))
-    kind = rng.choice(["settings", "settings", "anew", "start"])
+    kind = rng.choice(
+        ["settings", "settings", "anew", "start", "committed", *(3 * ["transaction"])]
+    )
     if kind == "anew":
         for broker in both:
             async with broker.admin() as admin:
@@ -278,14 +366,46 @@ async def change(both: tuple[Broker, Broker], rng: random.Random) -> None:
         for broker in both:
             async with broker.admin() as admin:
                 await admin.delete_records({TopicPartition(name, number): end // 2})
+    elif kind == "transaction":
+        number, kind = rng.randrange(PARTITIONS), rng.choice(["goes on", "commit", "abort"])
+        for broker in both:
+            change_transaction(broker, TopicPartition("plain", number), kind)
+    elif kind == "committed":
+        number, behind = rng.randrange(PARTITIONS), rng.choice([None, 0, 1, 5])
+        for broker in both:
+            log = broker.node.services.partitions.get(TopicPartition(name, number))
+            log.set_replicated(replicated=behind is not None)
+            if behind is not None:
+                log.high_watermark = max(log.log_end_offset - behind, log.log_start_offset)
     elif name in CHANGES:
         ((setting, values),) = CHANGES[name].items()
-        value = rng.choice(values)
+        changes = {Resource(TOPIC, name): [ConfigChange(setting, rng.choice(values))]}
+        done = []
         for broker in both:
             async with broker.admin() as admin:
-                resource, changes = Resource(TOPIC, name), [ConfigChange(setting, value)]
-                done = await admin.incremental_alter_configs({resource: changes})
-                assert done == {resource: None}
+                done.append(str(await admin.incremental_alter_configs(changes)))
+        assert done[0] == done[1]
+
+
+def change_transaction(broker: Broker, where: TopicPartition, kind: str) -> None:
+    """One of a producer that nobody else is goes on, and perhaps ends."""
+    log, now_ms = broker.node.services.partitions.get(where), broker.clock.now_ms()
+    known = producers_of(log).get(TRANSACTIONAL_ID)
+    if kind == "goes on" or known is None or known.transaction_first_offset < 0:
+        spec = BatchSpec(
+            producer_id=TRANSACTIONAL_ID,
+            producer_epoch=0,
+            base_sequence=0 if known is None else known.last_sequence + 1,
+            transactional=True,
+        )
+        batch = bytearray(build_batch([NewRecord(b"k", b"v", now_ms)], spec))
+        checked = check_produced(batch, log.config, now_ms, str(where))
+        log.append(checked, leader_epoch=log.leader_epoch, now_ms=now_ms)
+    if kind != "goes on":
+        epoch = log.leader_epoch
+        log.append_marker(
+            TRANSACTIONAL_ID, 0, kind == "commit", 0, leader_epoch=epoch, now_ms=now_ms
+        )
 
 
 def seen(log: PartitionLog) -> object:

@@ -35,6 +35,7 @@ from lapse.kernels.layout import (
     PRODUCER_ID,
 )
 from lapse.kernels.machine import load_i16_be, load_i32_be, load_i64_be
+from lapse.kernels.request_parts import count_at, no_tags, size_at
 
 NOT_PLAIN = -1
 VERSION_MIN = 3  # record format v2, and a transactional id
@@ -49,7 +50,6 @@ COLUMNS = 15
 
 NO_TIME = -1
 _LATEST = (1 << 63) - 1
-_LENGTH_BYTES_MAX = 5
 
 
 @kernel
@@ -74,18 +74,18 @@ def judge(
     client = start + 10
     if client_size < -1 or client_size > end - client:
         return no
-    i = _no_tags(buf, client + max(client_size, 0), end, flexible)
+    i = no_tags(buf, client + max(client_size, 0), end, flexible)
     i = _no_transaction(buf, i, end, flexible)
     if i < 0 or end - i < 6:
         return no
     acks, timeout_ms = load_i16_be(buf, i), load_i32_be(buf, i + 2)
-    topics, i = _count(buf, i + 6, end, flexible)
+    topics, i = count_at(buf, i + 6, end, flexible)
     n = 0
     for _ in range(topics):
-        topic_size, topic = _name_size(buf, i, end, flexible)
+        topic_size, topic = size_at(buf, i, end, flexible)
         if topic_size < 1 or topic_size > end - topic:
             return no
-        partitions, i = _count(buf, topic + topic_size, end, flexible)
+        partitions, i = count_at(buf, topic + topic_size, end, flexible)
         if partitions < 1 or partitions > rows.shape[0] - n:
             return no
         for _ in range(partitions):
@@ -94,15 +94,15 @@ def judge(
             row = rows[n]
             row[PARTITION] = load_i32_be(buf, i)
             row[TOPIC], row[TOPIC_SIZE] = topic, topic_size
-            size, position = _count(buf, i + 4, end, flexible)
+            size, position = count_at(buf, i + 4, end, flexible)
             if size < HEADER_SIZE or size > end - position:
                 return no
             if not _is_plain(buf, position, size, row):
                 return no
-            i = _no_tags(buf, position + size, end, flexible)
+            i = no_tags(buf, position + size, end, flexible)
             n += 1
-        i = _no_tags(buf, i, end, flexible)
-    if n == 0 or _no_tags(buf, i, end, flexible) != end:
+        i = no_tags(buf, i, end, flexible)
+    if n == 0 or no_tags(buf, i, end, flexible) != end:
         return no
     return n, version, correlation_id, client, client_size, acks, timeout_ms
 
@@ -159,52 +159,8 @@ def _is_plain(buf: NDArray[np.uint8], at: int, size: int, row: NDArray[np.int64]
 
 
 @inlined
-def _count(buf: NDArray[np.uint8], i: int, end: int, flexible: bool) -> tuple[int, int]:
-    """The length of an array or of bytes, and what follows it; -1 for null and what is wrong."""
-    if flexible:
-        return _compact_length(buf, i, end)
-    if i < 0 or end - i < 4:
-        return -1, -1
-    return load_i32_be(buf, i), i + 4
-
-
-@inlined
-def _name_size(buf: NDArray[np.uint8], i: int, end: int, flexible: bool) -> tuple[int, int]:
-    """The same of a string."""
-    if flexible:
-        return _compact_length(buf, i, end)
-    if i < 0 or end - i < 2:
-        return -1, -1
-    return load_i16_be(buf, i), i + 2
-
-
-@inlined
-def _compact_length(buf: NDArray[np.uint8], i: int, end: int) -> tuple[int, int]:
-    """An unsigned varint that is one more than the length; 0 is null."""
-    if i < 0:
-        return -1, -1
-    value = 0
-    for k in range(_LENGTH_BYTES_MAX):
-        if i + k >= end:
-            break
-        byte = np.int64(buf[i + k])
-        value |= (byte & 0x7F) << (7 * k)
-        if byte < 0x80:
-            return value - 1, i + k + 1
-    return -1, -1
-
-
-@inlined
-def _no_tags(buf: NDArray[np.uint8], i: int, end: int, flexible: bool) -> int:
-    """What follows a section of tags that is empty, or absent in old versions; -1 if it is not."""
-    if not flexible or i < 0:
-        return i
-    return i + 1 if i < end and buf[i] == 0 else -1
-
-
-@inlined
 def _no_transaction(buf: NDArray[np.uint8], i: int, end: int, flexible: bool) -> int:
     """What follows a transactional id that is null; -1 if it is not."""
     if flexible:
-        return _no_tags(buf, i, end, flexible)
+        return no_tags(buf, i, end, flexible)
     return i + 2 if 0 <= i <= end - 2 and load_i16_be(buf, i) == -1 else -1

@@ -1,8 +1,8 @@
 """What makes a log grow: what a leader writes, what a follower takes over, and rolling.
 
 Everything here happens under `append_lock` and ends in one write to the active segment, after which
-readers get a new state. An append of a plain batch is the busiest code path: work that only
-transactions, markers, old formats or odd clocks need costs it one test each.
+readers get a new state. Work that only transactions, markers, old formats or odd clocks need costs
+a plain batch one test each.
 """
 
 from __future__ import annotations
@@ -193,30 +193,33 @@ class Appender:
     def try_begin(self, size: int) -> bool:
         """Take the lock if appending that many bytes now is one write to an open file.
 
-        For the event loop, which waits for no lock, roll, summary or checkpoint. A caller that gets
-        True appends and then calls `end`.
+        For the event loop, which waits for no lock, sync, roll, summary or checkpoint. A caller
+        that gets True appends and then calls `end`.
         """
-        # A write to a file that is being synced waits for that.
         if self._log.is_syncing or not self._log.append_lock.acquire(blocking=False):
             return False
-        config = self._log.config
-        is_quick = (
-            self.active.is_begun
-            and self.active.size > 0  # or a follower's batch may have it replaced (`_begin_at`)
+        is_quick = False
+        try:
+            is_quick = self._is_quick(size)
+        finally:
+            if not is_quick:
+                self._log.append_lock.release()
+        return is_quick
+
+    def _is_quick(self, size: int) -> bool:
+        config, active = self._log.config, self.active
+        end_offset = self._log.state.log_end_offset + size  # a record has a byte or more
+        return (
+            active.is_begun
+            and active.size > 0  # or a follower's batch may have it replaced (`_begin_at`)
             and config.roll_time != "record"
             and config.message_format_version == 2
             and not self.epochs.unsaved
             and self.epochs.latest == self.epochs.current
-            and not self.active.must_roll(
-                self._log.state.log_end_offset + size,  # a record has a byte or more
-                size,
-                config.segment_bytes,
-                config.segment_index_bytes,
+            and not active.must_roll(
+                end_offset, size, config.segment_bytes, config.segment_index_bytes
             )
         )
-        if not is_quick:
-            self._log.append_lock.release()
-        return is_quick
 
     def end(self) -> None:
         """Give back what `try_begin` took."""

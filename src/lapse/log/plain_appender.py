@@ -112,9 +112,12 @@ class PlainAppender:
             or not log.append_lock.acquire(blocking=False)
         ):
             return None
-        header = self._header(batch, leader_epoch, rules.config)
-        if header is None:
-            log.append_lock.release()
+        header = None
+        try:
+            header = self._header(batch, leader_epoch, rules.config)
+        finally:
+            if header is None:
+                log.append_lock.release()
         return header
 
     def _header(self, batch: PlainBatch, leader_epoch: int, config: TopicConfig) -> Header | None:

@@ -16,7 +16,7 @@ from lapse.broker.logs.counters import TopicCounters
 from lapse.broker.request.context import Services
 from lapse.log.partition_log import PartitionLog
 from lapse.metadata.image import INTERNAL_TOPICS, METADATA_LOG, Topic
-from lapse.wire.primitives import uvarint
+from lapse.wire.primitives import uuid_of, uvarint
 
 NOT_FOR_CLIENTS = INTERNAL_TOPICS | {METADATA_LOG}
 _NAME_SIZE = struct.Struct(">h")
@@ -59,29 +59,49 @@ class LedTopics:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._topics: dict[bytes, LedTopic] = {}
-        self._image: object = None
-        self._settled: object = None
+        self._by_name: dict[bytes, LedTopic] = {}
+        self._by_id: dict[bytes, LedTopic] = {}
+        self._image = services.topics.image
+        self._settled = services.partitions.settled
 
     def of(self, name: bytes) -> LedTopic | None:
-        """A topic that clients may write; None where there is none of that name."""
+        """A topic of clients; None where there is none of that name."""
+        self._mind_changes()
+        known = self._by_name.get(name)
+        if known is None:
+            topic = self._image.topics.get(_text(name))
+            if topic is None or topic.name in NOT_FOR_CLIENTS:
+                return None
+            known = self._by_name[name] = self._prepared(topic)
+        return known
+
+    def by_id(self, raw: bytes) -> LedTopic | None:
+        """The same by the 16 bytes of its id."""
+        self._mind_changes()
+        known = self._by_id.get(raw)
+        if known is None:
+            topic = self._image.ids.get(uuid_of(raw))
+            if topic is None or topic.name in NOT_FOR_CLIENTS:
+                return None
+            known = self._by_id[raw] = self._prepared(topic)
+        return known
+
+    def _mind_changes(self) -> None:
         services = self._services
         image, settled = services.topics.image, services.partitions.settled
         if image is not self._image or settled is not self._settled:
-            self._topics.clear()
+            self._by_name.clear()
+            self._by_id.clear()
             self._image, self._settled = image, settled
-        known = self._topics.get(name)
-        if known is None:
-            topic = image.topics.get(name.decode("utf-8", "replace"))
-            if topic is None or topic.name in NOT_FOR_CLIENTS:
-                return None
-            known = self._topics[name] = LedTopic(
-                topic,
-                _NAME_SIZE.pack(len(name)) + name,
-                uvarint(len(name) + 1) + name,
-                services.counters.topics[topic.name],
-            )
-        return known
+
+    def _prepared(self, topic: Topic) -> LedTopic:
+        name = topic.name.encode()
+        return LedTopic(
+            topic,
+            _NAME_SIZE.pack(len(name)) + name,
+            uvarint(len(name) + 1) + name,
+            self._services.counters.topics[topic.name],
+        )
 
     def partition(self, known: LedTopic, number: int) -> LedPartition | None:
         """One of a topic that `of` just gave; None where it is not led here."""
@@ -105,3 +125,7 @@ class LedTopics:
             has_enough=services.replicas.in_sync(where) >= required,
         )
         return found
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")  # which no topic has in its name

@@ -28,14 +28,14 @@ from lapse.broker.api.produce import (
     respond,
 )
 from lapse.broker.fast.led_topics import LedPartition, LedTopic, LedTopics
+from lapse.broker.fast.permissions import may
 from lapse.broker.fast.produce_answer import answer
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.throttle import charge_produced
 from lapse.kernels.produce_frame import COLUMNS, judge
 from lapse.log.plain_appender import PlainBatch
 from lapse.records.batch import Header
-from lapse.security.acls import Operation, ResourceType
-from lapse.security.authorizer import AllowAll
+from lapse.security.acls import Operation
 from lapse.wire.envelope import encode_response
 from lapse.wire.schema.produce import (
     PRODUCE,
@@ -87,12 +87,12 @@ class FastProduce:
         head = _Head._make(judge(array, start, end, self._rows))
         if head.partitions < 1 or head.version not in self._versions or head.acks not in ACKS:
             return None
-        asked = self._asked(buffer, head, session)
-        if asked is None:
-            return None
         try:
+            asked = self._asked(buffer, head, session)
             client_id = str(buffer[head.client : head.client + max(head.client_size, 0)], "utf-8")
-        except UnicodeDecodeError:
+        except Exception:  # noqa: BLE001  (the readable path meets it again, and says what it is)
+            return None
+        if asked is None:
             return None
         appended = self._append(asked, buffer)
         if appended is None:
@@ -126,7 +126,7 @@ class FastProduce:
 
     def _asked(self, buffer: memoryview, head: _Head, session: Session) -> list[Asked] | None:
         """The batches and their partitions; None where one of them is not for this path."""
-        topics, count = self._topics, head.partitions
+        services, topics, count = self._services, self._topics, head.partitions
         asked: list[Asked] = []
         topic: LedTopic | None = None
         at = -1
@@ -135,7 +135,7 @@ class FastProduce:
             if batch.topic != at:
                 at = batch.topic
                 topic = topics.of(bytes(buffer[at : at + batch.topic_size]))
-                if topic is not None and not self._may_write(session, topic.topic.name):
+                if topic is not None and not may(services, session, Operation.WRITE, topic):
                     return None
             if topic is None:
                 return None
@@ -147,31 +147,14 @@ class FastProduce:
             return None  # one batch would depend on another
         return asked
 
-    def _may_write(self, session: Session, topic: str) -> bool:
-        """What the authorizer says, which is another one once it would say something else."""
-        authorizer = self._services.access.authorizer
-        if isinstance(authorizer, AllowAll):
-            return True
-        if session.writes is None or session.writes[0] is not authorizer:
-            session.writes = authorizer, {}
-        known = session.writes[1]
-        if topic not in known:
-            known[topic] = authorizer.authorize(
-                session.actor, Operation.WRITE, ResourceType.TOPIC, topic
-            )
-        return known[topic]
-
     def _append(self, asked: Sequence[Asked], buffer: memoryview) -> list[Appended] | None:
         """What became of each; None if nothing was written, since one was in the way."""
         services = self._services
         now_ms = services.clock.now_ms()
         headers: list[Header] = []
         try:
-            for partition, batch in asked:
-                header = partition.log.plain.begin(batch, partition.leader_epoch, now_ms)
-                if header is None:
-                    return None
-                headers.append(header)
+            if not _begin_all(asked, headers, now_ms):
+                return None
             # None where the disk is behind.
             return services.disk.try_now(_append_all, asked, headers, buffer, now_ms)
         finally:
@@ -224,6 +207,19 @@ class FastProduce:
             response = replace(response, throttle_time_ms=session.muted_ms)
         parts = encode_response(response, version=head.version, correlation_id=head.correlation_id)
         return b"".join(cast("list[bytes]", parts))  # there are no records in it
+
+
+def _begin_all(asked: Sequence[Asked], headers: list[Header], now_ms: int) -> bool:
+    """Ask the logs, up to one that says no; `headers` gets those of the logs that are held."""
+    try:
+        for partition, batch in asked:
+            header = partition.log.plain.begin(batch, partition.leader_epoch, now_ms)
+            if header is None:
+                return False
+            headers.append(header)
+    except Exception:  # noqa: BLE001  (the readable path meets it again, and says what it is)
+        return False
+    return True
 
 
 def _append_all(

@@ -12,15 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.clock import monotonic_ms
+from lapse.broker.fast.fetch import FastFetch
 from lapse.broker.fast.produce import FastProduce
 from lapse.broker.request.context import Services, Session
+from lapse.wire.codec import Part
+from lapse.wire.schema.fetch import FETCH
+from lapse.wire.schema.produce import PRODUCE
 
-# A frame; empty where none is sent. What has to be waited for is awaited for it.
-Answered = bytes | Awaitable[bytes]
+# A frame, or its parts where it is long; empty where none is sent. Or what is to be awaited for it.
+Answered = bytes | list[Part] | Awaitable[bytes]
 
 FRAME_BYTES_MAX = 64 << 10
 _KEY_BYTES = 2
-_PRODUCE = bytes(_KEY_BYTES)
 
 
 class FastRequests:
@@ -29,7 +32,10 @@ class FastRequests:
     def __init__(self, services: Services) -> None:
         self._clock = services.clock
         self._is_on = services.config.fast_requests
-        self._produce = FastProduce(services)
+        self._by_key: dict[bytes, FastProduce | FastFetch] = {
+            PRODUCE.key.to_bytes(_KEY_BYTES): FastProduce(services),
+            FETCH.key.to_bytes(_KEY_BYTES): FastFetch(services),
+        }
 
     def answer(
         self, buffer: memoryview, array: NDArray[np.uint8], start: int, end: int, session: Session
@@ -39,11 +45,10 @@ class FastRequests:
         None where the readable path is to answer it: then nothing has been done. `array` is the
         same memory as `buffer`, which may be written to. Raises CloseConnection.
         """
-        if buffer[start : start + _KEY_BYTES] != _PRODUCE or not self._is_on:
-            return None
-        if end - start > FRAME_BYTES_MAX:
+        handle = self._by_key.get(bytes(buffer[start : start + _KEY_BYTES]))
+        if handle is None or not self._is_on or end - start > FRAME_BYTES_MAX:
             return None
         sasl = session.sasl
         if sasl is not None and not sasl.admits_all(monotonic_ms(self._clock)):
             return None
-        return self._produce(buffer, array, start, end, session)
+        return handle(buffer, array, start, end, session)

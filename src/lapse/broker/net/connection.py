@@ -197,6 +197,9 @@ class Connection(asyncio.BufferedProtocol):
             return True
         if answered is None:
             return False
+        if isinstance(answered, list) and len(answered) == 1:
+            (only,) = cast("list[bytes]", answered)  # an answer never begins with records
+            answered = only if len(only) <= SMALL_ANSWER_BYTES_MAX else answered
         if not isinstance(answered, bytes) or self.session.muted_ms:
             self._pump = begin(self._handle_all(answered))
         elif answered:
@@ -315,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         `first` is the answer to a request that was handled before them.
         """
         try:
-            if first != b"" or self.session.muted_ms:
+            if first or self.session.muted_ms:
                 await self._send_answered(first)
                 await self._go_on_after()
             while self._frames:
@@ -354,6 +357,9 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _send_answered(self, answered: Answered) -> None:
         """Send what the fast path answers, once it is known."""
+        if isinstance(answered, list):
+            await self._send_counted(answered)
+            return
         if not isinstance(answered, bytes):
             answered = await answered
         if answered and not self.session.lost:

@@ -57,6 +57,18 @@ async def test_a_new_image_counts(node: Node, connection: BrokerConnection) -> N
     assert (first.has_enough, second.has_enough) == (True, False)
 
 
+async def test_by_id_it_is_the_same(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t")
+    topics = LedTopics(node.services)
+    raw = node.services.topics.image.topics["t"].topic_id.bytes
+    topic = topics.by_id(raw)
+    assert topic is not None
+    assert topics.by_id(raw) is topic
+    assert topics.of(raw) is topics.by_id(b"t" * 16) is None
+    await Admin(connection).delete_topic("t")
+    assert topics.by_id(raw) is None
+
+
 async def test_so_does_another_leader(node: Node) -> None:
     await create(node, "t")
     topics, partitions = LedTopics(node.services), node.services.partitions

@@ -62,6 +62,22 @@ async def test_produce(
     assert [log.log_end_offset for log in logs] == [len(values), 0, len(values)]
 
 
+async def test_produce_that_could_be_fast(node: Node, connection: BrokerConnection) -> None:
+    """What trips before a byte is written is left to the readable path; no log stays locked."""
+    await create(node, "t", 3)
+    sent = [(n, batch_of(b"a")) for n in range(3)]
+    await produce(connection, "t", *sent)
+    before = node.services.partitions.get(TopicPartition("t", 1)).config
+    for settings in ({"segment_index_bytes": None}, {"message_timestamp_after_max_ms": None}):
+        broken(node, 1, **settings)
+        answers = await produce(connection, "t", *sent)
+        assert [a.error_code for a in answers] == [OK, UNKNOWN, OK]
+        node.services.partitions.get(TopicPartition("t", 1)).update_config(before)
+    answers = await produce(connection, "t", *sent)
+    assert [a.base_offset for a in answers] == [3, 1, 3]
+    assert node.services.counters.fast_requests["Produce"] == 1
+
+
 async def test_produce_goes_on_where_it_failed(node: Node, connection: BrokerConnection) -> None:
     await create(node, "t", 2)
     await produce(connection, "t", (1, batch_of(b"a")))

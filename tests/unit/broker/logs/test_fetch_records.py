@@ -538,10 +538,10 @@ async def test_what_was_just_written_needs_no_thread(
         assert got.records
         assert not worked
 
-        def gone(_fd: int, _length: int, _position: int) -> bytes:
+        def gone(*_: object) -> int:
             raise BlockingIOError
 
-        monkeypatch.setattr("lapse.broker.api.fetch.pread_cached", gone)
+        monkeypatch.setattr(os, "preadv", gone)
         (again,) = await fetch(connection, "t", (0, 0))
         assert again.records == got.records
         assert worked

@@ -1,0 +1,22 @@
+"""What a connection may do, as the authorizer in force has said: it is asked once."""
+
+from __future__ import annotations
+
+from lapse.broker.fast.led_topics import LedTopic
+from lapse.broker.request.context import Services, Session
+from lapse.security.acls import Operation, ResourceType
+from lapse.security.authorizer import AllowAll
+
+
+def may(services: Services, session: Session, operation: Operation, topic: LedTopic) -> bool:
+    """Whether its client may do that with a topic; with other bindings comes another authorizer."""
+    authorizer = services.access.authorizer
+    if isinstance(authorizer, AllowAll):
+        return True
+    if session.allowed is None or session.allowed[0] is not authorizer:
+        session.allowed = authorizer, {}
+    name = topic.topic.name
+    known, asked = session.allowed[1], (operation, name)
+    if asked not in known:
+        known[asked] = authorizer.authorize(session.actor, operation, ResourceType.TOPIC, name)
+    return known[asked]
