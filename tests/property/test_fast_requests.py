@@ -307,15 +307,15 @@ class Broker:
 
 
 async def test_a_broker_with_the_fast_path_is_the_same(
-    tmp_path: Path, seed: int, scaled: Callable[[int], int]
+    disk_path: Path, seed: int, scaled: Callable[[int], int]
 ) -> None:
     rng = random.Random(seed)
     clocks = ManualClock(), ManualClock()
     slow = {"lapse.fast.requests": "false", "auto.create.topics.enable": "false"}
     fast = {"auto.create.topics.enable": "false"}
     async with (
-        running_node(tmp_path / "fast", fast, clock=clocks[0]) as one,
-        running_node(tmp_path / "slow", slow, clock=clocks[1]) as other,
+        running_node(disk_path / "fast", fast, clock=clocks[0]) as one,
+        running_node(disk_path / "slow", slow, clock=clocks[1]) as other,
     ):
         both = Broker(one, clocks[0]), Broker(other, clocks[1])
         traffic = Traffic(rng, both[1])
@@ -339,7 +339,7 @@ async def test_a_broker_with_the_fast_path_is_the_same(
             assert fast_one.fast_requests[api] > 0.3 * fast_one.requests[api]
         for broker in both:
             await broker.hang_up()
-    files = [sorted(files_of(tmp_path / name)) for name in ("fast", "slow")]
+    files = [sorted(files_of(disk_path / name)) for name in ("fast", "slow")]
     assert files[0] == files[1]
 
 

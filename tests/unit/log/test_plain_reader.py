@@ -1,4 +1,7 @@
-"""Reads in few steps, beside `LogState.read`."""
+"""Reads in few steps, beside `LogState.read`.
+
+On a disk: a file system in memory cannot say that a read would wait.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +39,10 @@ def bytes_of(found: bytes | LogSlice) -> bytes:
 @pytest.mark.parametrize("chunk_bytes", [61, 100, 4096])
 @pytest.mark.parametrize("one_at_least", [True, False])
 def test_what_it_reads_is_what_is_there(
-    tmp_path: Path, chunk_bytes: int, one_at_least: bool, monkeypatch: pytest.MonkeyPatch
+    disk_path: Path, chunk_bytes: int, one_at_least: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plain_reader, "CHUNK_BYTES", chunk_bytes)
-    log, reader = log_of(tmp_path), PlainReader()
+    log, reader = log_of(disk_path), PlainReader()
     state, end = log.state, log.log_end_offset
     kinds = set()
     for offset in range(end):
@@ -54,8 +57,8 @@ def test_what_it_reads_is_what_is_there(
     assert kinds == {bytes, LogSlice}
 
 
-def test_only_of_the_active_segment(tmp_path: Path) -> None:
-    log = log_of(tmp_path, (10, 10, 10))
+def test_only_of_the_active_segment(disk_path: Path) -> None:
+    log = log_of(disk_path, (10, 10, 10))
     log.roll(NOW)
     append(log, batch())
     first = log.segments[-1].base_offset
@@ -64,8 +67,8 @@ def test_only_of_the_active_segment(tmp_path: Path) -> None:
     assert read(log.state, first, 100, log.log_end_offset, one_at_least=True) is not None
 
 
-def test_an_index_that_is_not_of_this_file_is_not_believed(tmp_path: Path) -> None:
-    log = log_of(tmp_path)
+def test_an_index_that_is_not_of_this_file_is_not_believed(disk_path: Path) -> None:
+    log = log_of(disk_path)
     files = log.segments[-1].files()
     index = files.offset_index
     offset, position = index.entry_before(log.log_end_offset)
@@ -79,9 +82,9 @@ def test_an_index_that_is_not_of_this_file_is_not_believed(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.EOPNOTSUPP, errno.EIO])
 def test_a_file_that_is_not_in_memory_is_not_waited_for(
-    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+    disk_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = log_of(tmp_path)
+    log = log_of(disk_path)
 
     def fails(*_: object) -> int:
         raise OSError(number, os.strerror(number))
@@ -92,10 +95,10 @@ def test_a_file_that_is_not_in_memory_is_not_waited_for(
 
 @pytest.mark.parametrize("reads", [0, 1])
 def test_what_is_cut_short_is_left(
-    tmp_path: Path, reads: int, monkeypatch: pytest.MonkeyPatch
+    disk_path: Path, reads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a file that has become shorter."""
-    log = log_of(tmp_path, (20_000,))
+    log = log_of(disk_path, (20_000,))
     preadv: Callable[..., int] = os.preadv
     done: list[int] = []
 
@@ -107,7 +110,7 @@ def test_what_is_cut_short_is_left(
     assert PlainReader().read(log.state, 0, 1 << 20, 1, one_at_least=True) is None
 
 
-def test_old_messages_are_left(tmp_path: Path) -> None:
-    log = open_log(tmp_path, config(**{"message.format.version": "0.10.2"}))
+def test_old_messages_are_left(disk_path: Path) -> None:
+    log = open_log(disk_path, config(**{"message.format.version": "0.10.2"}))
     append(log, batch())
     assert PlainReader().read(log.state, 0, 100, 1, one_at_least=True) is None

@@ -27,6 +27,8 @@ from lapse.wire.schema.fetch import FETCH
 
 # Some 5 us each: with more the event loop would serve no other request for too long.
 PARTITIONS_MAX = 128
+# What an answer may hold in memory without having asked for room (`limits.memory`).
+HELD_BYTES_MAX = 1 << 20
 
 
 class _Head(NamedTuple):
@@ -90,7 +92,7 @@ class FastFetch:
         answer, given = FetchAnswer(head.version), []
         bytes_max = left = min(head.bytes_max, services.config.fetch_max_bytes)
         topic: LedTopic | None = None
-        at = -1
+        at, held = -1, 0
         for row in self._rows[:count].tolist():
             wanted = _Wanted(*row)
             if wanted.topic != at:
@@ -104,10 +106,11 @@ class FastFetch:
             if partition is None:
                 return None
             seen = self._read(partition, wanted, head, left, one_at_least=left == bytes_max)
-            if seen is None:
+            if seen is None or held > HELD_BYTES_MAX:
                 return None
             if seen.size:
                 left -= seen.size
+                held += len(seen.records) if isinstance(seen.records, bytes) else 0
                 given.append((topic.counters, seen.size))
             answer.add(wanted.partition, seen, is_committed=head.isolation == READ_COMMITTED)
         if head.wait_ms > 0 and bytes_max - left < min(head.bytes_min, bytes_max):

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import os
 import struct
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,14 @@ from tests.support.broker.secured import WITH_ACLS, allow, logged_in, set_acls
 
 T0 = TopicPartition("t", 0)
 ONE = batch_of(b"a")
-LONG = batch_of(bytes(40_000))
+SHORT, LONG = batch_of(bytes(20_000)), batch_of(bytes(40_000))
+
+
+@pytest.fixture
+async def node(disk_path: Path) -> AsyncIterator[Node]:
+    """On a disk: a file system in memory cannot say that a read would wait."""
+    async with running_node(disk_path) as running:
+        yield running
 
 
 @pytest.fixture
@@ -149,6 +157,18 @@ async def test_many_partitions_are_left_to_threads(
     assert fast(node) == 1
 
 
+async def test_much_at_once_asks_for_room_first(
+    node: Node, connection: BrokerConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lapse.broker.fast.fetch.HELD_BYTES_MAX", 2 * len(SHORT))
+    await create(node, "t", 4)
+    await produce(connection, "t", *[(n, SHORT) for n in range(3)], (3, LONG))
+    assert len(await fetch(connection, "t", (0, 0), (1, 0), (3, 0))) == 3
+    assert fast(node) == 1
+    assert len(await fetch(connection, "t", (0, 0), (1, 0), (2, 0), (3, 0))) == 4
+    assert fast(node) == 1
+
+
 @pytest.mark.usefixtures("topic")
 async def test_with_quotas_it_is_the_readable_path_that_counts(
     node: Node, connection: BrokerConnection
@@ -158,8 +178,8 @@ async def test_with_quotas_it_is_the_readable_path_that_counts(
     assert fast(node) == 0
 
 
-async def test_who_may_not_read_is_refused_from_the_next_request_on(tmp_path: Path) -> None:
-    async with running_node(tmp_path, WITH_ACLS) as node:
+async def test_who_may_not_read_is_refused_from_the_next_request_on(disk_path: Path) -> None:
+    async with running_node(disk_path, WITH_ACLS) as node:
         await create(node, "t")
         await set_acls(node, [allow(Operation.WRITE, ResourceType.TOPIC, "t")])
         async with await logged_in(node, "alice") as alice:
@@ -197,8 +217,8 @@ async def test_values_of_tombstones_are_not_for_all(
     assert fast(node) == 0
 
 
-async def test_it_keeps_to_the_brokers_limit(tmp_path: Path) -> None:
-    async with running_node(tmp_path, {"fetch.max.bytes": "1024"}) as node:
+async def test_it_keeps_to_the_brokers_limit(disk_path: Path) -> None:
+    async with running_node(disk_path, {"fetch.max.bytes": "1024"}) as node:
         await create(node, "t", 2)
         async with await connect(node) as connection:
             await produce(connection, "t", *[(n, batch_of(bytes(700))) for n in (0, 1)])
