@@ -27,12 +27,13 @@ from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.records.validate import check_produced
 from lapse.testing.clock import ManualClock
-from lapse.wire.envelope import decode_request, encode_request
+from lapse.wire.envelope import decode_request
 from lapse.wire.errors import MalformedMessage, UnsupportedVersion
 from lapse.wire.schema.api_versions import ApiVersionsRequest
 from lapse.wire.schema.fetch import FetchPartition, FetchRequest, FetchTopic
 from lapse.wire.schema.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.support.broker.running import connect, running_node
+from tests.support.wire.frames import frame_of
 
 REQUESTS = 100_000
 A_CHANGE_IN = 50  # requests
@@ -70,12 +71,7 @@ CHANGES = {
 }
 TRANSACTIONAL_ID = 77
 END = 0x7FEEDDCC  # the correlation id of what is asked last
-_END_OF_STEP = b"".join(
-    map(
-        bytes,  # type: ignore[arg-type]
-        encode_request(ApiVersionsRequest(), version=0, correlation_id=END, client_id="end"),
-    )
-)
+_END_OF_STEP = frame_of(ApiVersionsRequest(), 0, correlation_id=END)
 
 
 class Logs(Protocol):
@@ -111,8 +107,8 @@ class Traffic:
         rng = self.rng
         request = FetchRequest(
             max_wait_ms=0,  # the clock stands still meanwhile
-            min_bytes=rng.choice([0, 0, 0, 1, 300]),
-            max_bytes=rng.choice([1, 700, 1 << 20, 1 << 20]),
+            min_bytes=rng.choice([0, 0, 0, 1, 300, -1]),
+            max_bytes=rng.choice([1, 700, 1 << 20, 1 << 20, 0, -1, (1 << 31) - 1]),
             isolation_level=rng.choice([0, 0, 1, 1, 2] if rng.random() < 0.1 else [0, 1]),
             rack_id=rng.choice(["", "r"]) if rng.random() < 0.05 else "",
             topics=tuple(self._fetched(name) for name in self._names()),
@@ -134,7 +130,7 @@ class Traffic:
                     partition=number,
                     fetch_offset=offset,
                     current_leader_epoch=rng.choice([-1, 0, 1]) if rng.random() < 0.1 else -1,
-                    partition_max_bytes=rng.choice([0, 90, 1000, 1 << 20, 1 << 20]),
+                    partition_max_bytes=rng.choice([0, 90, 1000, 1 << 20, 1 << 20, -1]),
                 )
             )
         return FetchTopic(topic=name, topic_id=ids_of(name), partitions=tuple(partitions))
@@ -166,10 +162,9 @@ class Traffic:
     def _framed(self, request: Any, version: int) -> bytes:
         rng = self.rng
         client_id = rng.choice(["c", "", None, "ü" * 9])
-        parts = encode_request(
-            request, version=version, correlation_id=rng.randrange(1 << 30), client_id=client_id
+        frame = frame_of(
+            request, version, correlation_id=rng.randrange(1 << 30), client_id=client_id
         )
-        frame = b"".join(map(bytes, parts))  # type: ignore[arg-type]
         return self._garbled(frame) if rng.randrange(GARBLED_IN) == 0 else frame
 
     def _garbled(self, frame: bytes) -> bytes:

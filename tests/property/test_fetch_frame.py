@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lapse.broker.api.table import SERVED
 from lapse.kernels.fetch_frame import COLUMNS, HEAD_SIZE, NOT_PLAIN, parse
-from lapse.wire.envelope import decode_request, encode_request
+from lapse.wire.envelope import decode_request
 from lapse.wire.schema.fetch import (
     FETCH,
     FetchPartition,
@@ -22,6 +22,7 @@ from lapse.wire.schema.fetch import (
     ForgottenTopic,
     ReplicaState,
 )
+from tests.support.wire.frames import SIZE_BYTES, frame_of, garbled
 
 ROWS = 6
 BY_ID_FROM = 13
@@ -131,8 +132,7 @@ def frames(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 def framed(request: Any, version: int, **header: Any) -> bytes:
-    parts = encode_request(request, version=version, **header)
-    return b"".join(map(bytes, parts))[4:]  # type: ignore[arg-type]
+    return frame_of(request, version, **header)[SIZE_BYTES:]
 
 
 @given(frames())
@@ -154,20 +154,12 @@ def test_more_partitions_than_there_is_room_for_are_not_plain(one: tuple[bytes, 
 def test_what_is_garbled_is_right_all_the_same_or_not_plain(
     one: tuple[bytes, int], data: st.DataObject
 ) -> None:
-    frame = bytearray(one[0])
-    kind = data.draw(st.sampled_from(["flip", "cut", "more"]))
-    if kind == "flip":
-        for _ in range(data.draw(st.integers(1, 3))):
-            frame[data.draw(st.integers(0, len(frame) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    elif kind == "cut":
-        del frame[data.draw(st.integers(0, len(frame) - 1)) :]
-    else:
-        frame += data.draw(st.binary(min_size=1, max_size=3))
-    found = parsed(bytes(frame))
+    kind, frame = garbled(one[0], data)
+    found = parsed(frame)
     if found is not None:
         assert kind == "flip"
         if found.is_served():  # whoever goes by it checks that
-            assert found == twin(bytes(frame))
+            assert found == twin(frame)
 
 
 ONE = FetchPartition(partition=0, fetch_offset=5, partition_max_bytes=100)

@@ -20,7 +20,7 @@ from lapse.records.batch import records_of, row_of
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.records.validate import check_produced
-from lapse.wire.envelope import decode_request, encode_request
+from lapse.wire.envelope import decode_request
 from lapse.wire.schema.produce import (
     PRODUCE,
     PartitionProduceData,
@@ -28,6 +28,7 @@ from lapse.wire.schema.produce import (
     TopicProduceData,
 )
 from tests.property.strategies import NOW, new_records
+from tests.support.wire.frames import SIZE_BYTES, frame_of, garbled
 
 ROWS = 5
 ANY_TIME = topic_config(
@@ -163,8 +164,7 @@ def frames(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 def framed(request: Any, version: int, **header: Any) -> bytes:
-    parts = encode_request(request, version=version, **header)
-    return b"".join(map(bytes, parts))[4:]  # type: ignore[arg-type]
+    return frame_of(request, version, **header)[SIZE_BYTES:]
 
 
 @given(frames())
@@ -186,20 +186,12 @@ def test_more_partitions_than_there_is_room_for_are_not_plain(one: tuple[bytes, 
 def test_what_is_garbled_is_right_all_the_same_or_not_plain(
     one: tuple[bytes, int], data: st.DataObject
 ) -> None:
-    frame = bytearray(one[0])
-    kind = data.draw(st.sampled_from(["flip", "cut", "more"]))
-    if kind == "flip":
-        for _ in range(data.draw(st.integers(1, 3))):
-            frame[data.draw(st.integers(0, len(frame) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    elif kind == "cut":
-        del frame[data.draw(st.integers(0, len(frame) - 1)) :]
-    else:
-        frame += data.draw(st.binary(min_size=1, max_size=3))
-    found = judged(bytes(frame))
+    kind, frame = garbled(one[0], data)
+    found = judged(frame)
     if found is not None:
         assert kind == "flip"
         if found.is_served():  # whoever goes by it checks that
-            assert found == twin(bytes(frame))
+            assert found == twin(frame)
 
 
 def sealed(batch: bytes, at: int, value: bytes) -> bytes:

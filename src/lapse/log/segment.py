@@ -433,8 +433,10 @@ class ActiveSegment(Segment):
         builder = self._builder
         builder.appended(now_ms)
         self.mtime_ms = now_ms
-        self.size = builder.size
+        # In this order, since readers take no lock: who sees the new size sees the new end, and so
+        # that the last batch may be beyond what it is to read.
         self.end_offset = builder.end_offset
+        self.size = builder.size
 
     @property
     def is_begun(self) -> bool:

@@ -16,6 +16,7 @@ from lapse.log import plain_reader
 from lapse.log.lookup import batch_reaching
 from lapse.log.partition_log import PartitionLog
 from lapse.log.plain_reader import SENDFILE_BYTES_MIN, PlainReader
+from lapse.log.segment import ActiveSegment
 from lapse.log.state import LogSlice
 from lapse.records.builder import NewRecord, build_batch
 from tests.support.log.logs import NOW, append, batch, config, open_log
@@ -114,3 +115,34 @@ def test_old_messages_are_left(disk_path: Path) -> None:
     log = open_log(disk_path, config(**{"message.format.version": "0.10.2"}))
     append(log, batch())
     assert PlainReader().read(log.state, 0, 100, 1, one_at_least=True) is None
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_nothing_beyond_the_high_watermark_is_seen_in_the_middle_of_an_append(
+    disk_path: Path, is_quick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers take no lock: they may look whenever the active segment has taken one more step."""
+    log, reader = log_of(disk_path, (10, 20)), PlainReader()
+    log.set_replicated(replicated=True)
+    log.high_watermark = end = log.log_end_offset
+    state = log.state
+    wanted = state.read(0, 1 << 20, end).read()
+    seen: list[bytes] = []
+
+    def look() -> None:
+        if is_quick:
+            found = reader.read(state, 0, 1 << 20, end, one_at_least=True)
+        else:
+            found = state.read(0, 1 << 20, end)
+        if found is not None:  # else it is left to the other one
+            seen.append(bytes_of(found))
+
+    def stepped(segment: ActiveSegment, name: str, value: object) -> None:
+        object.__setattr__(segment, name, value)
+        look()
+
+    with monkeypatch.context() as steps:
+        steps.setattr(ActiveSegment, "__setattr__", stepped, raising=False)
+        append(log, batch())
+    assert len(seen) > 3
+    assert set(seen) == {wanted}

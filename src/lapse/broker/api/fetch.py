@@ -67,6 +67,7 @@ from lapse.broker.request.endpoint import Endpoint
 from lapse.broker.request.leader_hints import LeaderHints
 from lapse.log.headers import Pread, pread_cached
 from lapse.log.partition_log import PartitionLog
+from lapse.log.plain_reader import SENDFILE_BYTES_MIN
 from lapse.log.state import LogSlice
 from lapse.metadata.image import Image
 from lapse.security.acls import Operation
@@ -92,8 +93,6 @@ STORAGE_ERROR_FROM = 6
 FOLLOWERS_FROM = 11
 HINTS_FROM = 16
 
-# Below this a copy through the process is cheaper than a second call to the kernel.
-SENDFILE_BYTES_MIN = 32 << 10
 # Some 15 us each: with more the event loop would serve no other request for too long.
 AT_ONCE_PARTITIONS_MAX = 32
 

@@ -62,6 +62,7 @@ from lapse.broker.request.context import CloseConnection, Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.broker.request.leader_hints import LeaderHints
 from lapse.kernels.layout import ATTRIBUTES, CODEC_MASK, HEADER_SIZE, MAGIC
+from lapse.log.plain_appender import PLAIN_TYPES
 from lapse.metadata.image import INTERNAL_TOPICS, METADATA_LOG
 from lapse.records.layout import Codec
 from lapse.records.validate import RecordErrors, RefusedBatch, check_produced
@@ -94,7 +95,6 @@ ADMIN_CLIENT_ID = "__admin_client"
 # The event loop checks and copies a plain batch of at most this size in some 100 us: waking a
 # thread for it, and the loop again after it, costs three times as much.
 AT_ONCE_BYTES_MAX = 64 << 10
-PLAIN_TYPES = frozenset({"producer", "uncompressed"})
 
 Batches = list[tuple[TopicPartition, PartitionProduceData]]
 

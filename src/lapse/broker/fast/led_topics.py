@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 from lapse.base.errors import KafkaError
 from lapse.base.ids import TopicPartition
+from lapse.broker.api.produce import NOT_FOR_CLIENTS
 from lapse.broker.logs.counters import TopicCounters
 from lapse.broker.request.context import Services
 from lapse.log.partition_log import PartitionLog
-from lapse.metadata.image import INTERNAL_TOPICS, METADATA_LOG, Topic
+from lapse.metadata.image import Topic
 from lapse.wire.primitives import uuid_of, uvarint
 
-NOT_FOR_CLIENTS = INTERNAL_TOPICS | {METADATA_LOG}
 _NAME_SIZE = struct.Struct(">h")
 
 
@@ -68,23 +68,13 @@ class LedTopics:
         """A topic of clients; None where there is none of that name."""
         self._mind_changes()
         known = self._by_name.get(name)
-        if known is None:
-            topic = self._image.topics.get(_text(name))
-            if topic is None or topic.name in NOT_FOR_CLIENTS:
-                return None
-            known = self._by_name[name] = self._prepared(topic)
-        return known
+        return known or self._prepared(self._by_name, name, self._image.topics.get(_text(name)))
 
     def by_id(self, raw: bytes) -> LedTopic | None:
         """The same by the 16 bytes of its id."""
         self._mind_changes()
         known = self._by_id.get(raw)
-        if known is None:
-            topic = self._image.ids.get(uuid_of(raw))
-            if topic is None or topic.name in NOT_FOR_CLIENTS:
-                return None
-            known = self._by_id[raw] = self._prepared(topic)
-        return known
+        return known or self._prepared(self._by_id, raw, self._image.ids.get(uuid_of(raw)))
 
     def _mind_changes(self) -> None:
         services = self._services
@@ -94,14 +84,19 @@ class LedTopics:
             self._by_id.clear()
             self._image, self._settled = image, settled
 
-    def _prepared(self, topic: Topic) -> LedTopic:
+    def _prepared(
+        self, kept: dict[bytes, LedTopic], key: bytes, topic: Topic | None
+    ) -> LedTopic | None:
+        if topic is None or topic.name in NOT_FOR_CLIENTS:
+            return None
         name = topic.name.encode()
-        return LedTopic(
+        known = kept[key] = LedTopic(
             topic,
             _NAME_SIZE.pack(len(name)) + name,
             uvarint(len(name) + 1) + name,
             self._services.counters.topics[topic.name],
         )
+        return known
 
     def partition(self, known: LedTopic, number: int) -> LedPartition | None:
         """One of a topic that `of` just gave; None where it is not led here."""

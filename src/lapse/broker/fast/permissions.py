@@ -7,16 +7,20 @@ from lapse.broker.request.context import Services, Session
 from lapse.security.acls import Operation, ResourceType
 from lapse.security.authorizer import AllowAll
 
+# Of one connection; a client may ask for every topic there is, on many connections.
+KEPT_MAX = 1024
+
 
 def may(services: Services, session: Session, operation: Operation, topic: LedTopic) -> bool:
     """Whether its client may do that with a topic; with other bindings comes another authorizer."""
     authorizer = services.access.authorizer
     if isinstance(authorizer, AllowAll):
         return True
-    if session.allowed is None or session.allowed[0] is not authorizer:
-        session.allowed = authorizer, {}
+    kept = session.allowed
+    if kept is None or kept[0] is not authorizer or len(kept[1]) >= KEPT_MAX:
+        kept = session.allowed = authorizer, {}
     name = topic.topic.name
-    known, asked = session.allowed[1], (operation, name)
+    known, asked = kept[1], (operation, name)
     if asked not in known:
         known[asked] = authorizer.authorize(session.actor, operation, ResourceType.TOPIC, name)
     return known[asked]

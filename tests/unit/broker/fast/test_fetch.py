@@ -24,7 +24,6 @@ from lapse.client.connection import BrokerConnection
 from lapse.log.partition_log import PartitionLog
 from lapse.records.builder import NewRecord, build_batch
 from lapse.security.acls import AclFilter, Operation, ResourceType
-from lapse.wire.envelope import encode_request
 from lapse.wire.schema.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tests.support.broker.running import (
     batch_of,
@@ -36,6 +35,7 @@ from tests.support.broker.running import (
     running_node,
 )
 from tests.support.broker.secured import WITH_ACLS, allow, logged_in, set_acls
+from tests.support.wire.frames import frame_of
 
 T0 = TopicPartition("t", 0)
 ONE = batch_of(b"a")
@@ -254,8 +254,7 @@ async def test_many_at_once_are_answered_in_order(node: Node) -> None:
     count = 60
     for n in range(count):
         request = fetch_request("t", (1, 0)) if n % 3 else fetch_request("t", (0, 0), (1, 0))
-        parts = encode_request(request, version=11, correlation_id=n, client_id="c")
-        writer.writelines(parts)  # type: ignore[arg-type]
+        writer.write(frame_of(request, 11, correlation_id=n))
     for n in range(count):
         size = struct.unpack(">i", await reader.readexactly(4))[0]
         answer = await reader.readexactly(size)

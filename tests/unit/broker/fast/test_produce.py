@@ -31,7 +31,6 @@ from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.security.acls import AclFilter, Operation, ResourceType
 from lapse.testing.clock import ManualClock
-from lapse.wire.envelope import encode_request
 from lapse.wire.schema.metadata import MetadataRequest
 from tests.support.broker.running import (
     batch_of,
@@ -42,6 +41,7 @@ from tests.support.broker.running import (
     running_node,
 )
 from tests.support.broker.secured import WITH_ACLS, allow, logged_in, set_acls
+from tests.support.wire.frames import frame_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 NEW = batch_of(b"a")
@@ -181,6 +181,17 @@ async def test_settings_that_change_are_minded(
     assert (answer.base_offset, fast(node)) == (1, 1)
 
 
+async def test_segments_are_rolled_by_the_times_of_records(
+    node: Node, connection: BrokerConnection, topic: PartitionLog
+) -> None:
+    """T-20, where `lapse.roll.time` says so."""
+    settings = {"lapse.roll.time": "record", "segment.ms": "1000"}
+    topic.update_config(topic_config(settings))
+    late = build_batch([NewRecord(b"k", b"v", 1001)])
+    (answer,) = await produce(connection, "t", (0, late))
+    assert (answer.base_offset, len(topic.segments), fast(node)) == (1, 2, 0)
+
+
 async def test_an_old_message_format_is_minded(
     node: Node, connection: BrokerConnection, topic: PartitionLog
 ) -> None:
@@ -260,8 +271,7 @@ async def test_without_an_answer_an_error_ends_the_connection_and_nothing_behind
         fails, behind = (produce_request("t", (n, NEW), acks=0) for n in (1, 0))
         reader, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)
         for request in (fails, behind, MetadataRequest(topics=None)):
-            parts = encode_request(request, version=9, correlation_id=1, client_id=None)
-            writer.writelines(parts)  # type: ignore[arg-type]
+            writer.write(frame_of(request, 9, correlation_id=1))
         assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()
         assert node.services.partitions.get(T0).log_end_offset == 1
@@ -319,8 +329,7 @@ async def test_a_quota_is_charged_and_minded(tmp_path: Path, acks: int, is_reada
         large = batch_of(bytes(3000))
         behind: Any = MetadataRequest(topics=()) if is_readable else produce_request("t", (0, NEW))
         for request in (produce_request("t", (0, large), acks=acks), behind):
-            parts = encode_request(request, version=9, correlation_id=7, client_id="c")
-            writer.writelines(parts)  # type: ignore[arg-type]
+            writer.write(frame_of(request, 9, correlation_id=7))
         if acks:
             answer = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
             wait_ms = int.from_bytes(answer[-5:-1], "big")

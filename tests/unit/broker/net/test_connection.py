@@ -9,7 +9,6 @@ import logging
 import os
 import socket
 import struct
-from typing import Any
 
 import pytest
 
@@ -32,6 +31,7 @@ from tests.support.broker.running import (
     produce_request,
     until,
 )
+from tests.support.wire.frames import frame_of
 
 LIMIT = 100 << 20
 
@@ -209,11 +209,6 @@ async def test_a_client_that_does_not_read_short_answers_is_waited_for(node: Nod
         await until(lambda: not served._is_sending)
 
 
-def request_frame(message: Any, version: int, number: int) -> bytes:
-    parts = encode_request(message, version=version, correlation_id=number, client_id="c")
-    return b"".join(map(bytes, parts))  # type: ignore[arg-type]
-
-
 async def number_of_answer(reader: asyncio.StreamReader) -> int:
     size = struct.unpack(">i", await reader.readexactly(4))[0]
     return int(struct.unpack_from(">i", await reader.readexactly(size))[0])
@@ -226,9 +221,9 @@ async def test_the_fast_path_waits_for_its_turn(node: Node, connection: BrokerCo
     log = node.services.partitions.get(TopicPartition("t", 0))
     reader, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)
     waits = fetch_request("t", (0, 1), max_wait_ms=60_000)
-    writer.write(request_frame(waits, 11, 1))
+    writer.write(frame_of(waits, 11, correlation_id=1))
     await until(lambda: node.services.purgatory.waiting)
-    writer.write(request_frame(produce_request("t", (0, batch_of(b"b"))), 9, 2))
+    writer.write(frame_of(produce_request("t", (0, batch_of(b"b"))), 9, correlation_id=2))
     await asyncio.sleep(0.05)
     assert log.log_end_offset == 1
     await produce(connection, "t", (0, batch_of(b"c")))
@@ -245,7 +240,9 @@ async def test_a_client_that_does_not_read_fast_answers_is_waited_for(
     await produce(connection, "t", (0, batch_of(b"a")))
     log = node.services.partitions.get(TopicPartition("t", 0))
     reader, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)
-    frames = [request_frame(produce_request("t", (0, batch_of(b"b"))), 9, n) for n in range(4)]
+    frames = [
+        frame_of(produce_request("t", (0, batch_of(b"b"))), 9, correlation_id=n) for n in range(4)
+    ]
     writer.write(frames[0])
     assert await number_of_answer(reader) == 0
     address = "{}:{}".format(*writer.get_extra_info("sockname"))
