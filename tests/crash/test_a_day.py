@@ -446,9 +446,21 @@ def test_books_whose_sync_failed_are_not_taken_for_written(
         _check_twice(data, known, old, REORDERED)
 
 
+def _forget_lost(log_dir: Path, known: Known) -> None:
+    """What no sync was asked for may be gone, also from the end of a segment that another follows.
+
+    What is synced from now on is synced without it.
+    """
+    there = records_in(log_dir).keys() | departed(log_dir)
+    for offset in [o for o in known.acknowledged if o >= known.synced_to and o not in there]:
+        del known.acknowledged[offset]
+
+
 def _check_twice(data: Path, known: Known, old: list[tuple[object, ...]], losses: Losses) -> None:
     """As it is found, and after more rounds, the rest of an erasure, whole copies, a conversion."""
     check(data, known, old, durable_only=bool(losses))
+    if losses:
+        _forget_lost(data / str(TP), known)
     day = Day(data, Unsynced(), known, now_ms=NOW + DAY_MS)
     for step in (day.clean, day.clean, day.sweep):
         step(day._log())

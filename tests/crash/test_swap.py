@@ -22,6 +22,7 @@ from tests.support.log.logs import (
     config,
     open_log,
     rewrite,
+    rows_of,
 )
 
 
@@ -143,3 +144,26 @@ def test_a_summary_of_another_file_is_not_taken_over(tmp_path: Path) -> None:
     assert log.segments[0].summary == first
     assert batches_of(log) == batches
     assert not left.exists()
+
+
+def test_what_stays_beside_a_new_segment_is_as_durable_as_that(tmp_path: Path) -> None:
+    """Append times that lack their end would call a record older than it is."""
+    for seed in range(15):
+        path = tmp_path / str(seed)
+        fs = CrashFs(RealFs(), None, lose_unsynced=True, seed=seed)
+        log, appended_at = open_log(path, config(internal_segment_bytes=2000), fs=fs), {}
+        for n in range(14):
+            appended_at[log.log_end_offset] = now_ms = NOW + 5_000 * n
+            append(log, batch(timestamp=NOW, size=60), now_ms=now_ms)
+            log.keep_append_times()
+        first, *_ = log.segments
+        made = rewrite(log, [first], lambda _: True, path / ".lapse" / "1" / "1").replacement
+        as_conversions = replace(made, new=(replace(made.new[0], append_times=None),))
+        log.replace_segments(as_conversions, log.generation)
+        synced_to = log.flush()
+        fs.cut_power()
+        (found, *_) = open_log(path, log.config, recovery_point=synced_to).segments
+        for row in rows_of(found):
+            offset = row.base_offset
+            known = found.append_times(offset, offset + 1)
+            assert known.first_not_before(appended_at[offset], offset) is not None

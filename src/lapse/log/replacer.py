@@ -53,7 +53,8 @@ class Replacer:
                 deleted = swap.commit(log.env.fs, log.dir, replacement, bases)
                 new_segments = [self._sealed(s) for s in replacement.summaries]
                 if sync:
-                    log.env.fs.fsync_dir(log.dir)
+                    made = [s.base_offset for s in new_segments]
+                    log.env.fs.sync_all(swap.put_in_place(log.dir, made))
             except StorageError as e:
                 log.go_offline(e)
                 raise

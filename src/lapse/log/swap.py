@@ -132,6 +132,17 @@ def commit(fs: Fs, partition_dir: Path, replacement: Replacement, old: Sequence[
     return deleted
 
 
+def put_in_place(partition_dir: Path, bases: Iterable[int]) -> list[Path]:
+    """What must be durable of new segments with these bases, whose own files were synced before.
+
+    Append times that were there already count too: nothing syncs them with their segment any more.
+    """
+    paths_of = (summary_path, append_times_path)
+    ours = [path_of(partition_dir, base) for base in bases for path_of in paths_of]
+    there = [path for path in ours if path.exists()]  # retention may have taken a segment
+    return [*there, partition_dir / FOLDER, partition_dir]
+
+
 def _to_cleaned(fs: Fs, partition_dir: Path, new: NewSegment) -> None:
     for suffix in SEGMENT_SUFFIXES:
         final = segment_path(partition_dir, new.base_offset, suffix)

@@ -51,13 +51,12 @@ from lapse.lifecycle.round.receipt import (
     attempt_dir,
     attempt_file,
 )
-from lapse.log.append_times import append_times_path
 from lapse.log.facts import BadRange
 from lapse.log.intent import INTENT
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import LOG, segment_path
-from lapse.log.summary import FOLDER, summary_path
-from lapse.log.swap import NewSegment, Replacement
+from lapse.log.summary import FOLDER
+from lapse.log.swap import NewSegment, Replacement, put_in_place
 
 CHECK_BYTES = 256 << 10
 _ALWAYS = frozenset({"records", "offsets", "times", REMOVED})  # files that every group has
@@ -281,10 +280,7 @@ def _written(c: _Commit) -> list[Path]:
 
 def _renamed(log_dir: Path, groups: Iterable[GroupReceipt]) -> list[Path]:
     """The paths that must be durable before the ledger may record the groups."""
-    paths_of = (summary_path, append_times_path)
-    ours = [path_of(log_dir, g.base_offset) for g in groups for path_of in paths_of]
-    there = [path for path in ours if path.exists()]  # retention may have taken a group
-    return [*there, log_dir / FOLDER, log_dir]
+    return put_in_place(log_dir, [group.base_offset for group in groups])
 
 
 def _booked_files(log_dir: Path) -> list[Path]:
