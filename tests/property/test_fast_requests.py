@@ -7,12 +7,13 @@ import random
 import struct
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import pytest
 
 from lapse.base.ids import TopicPartition
 from lapse.broker.api.table import SERVED
@@ -30,7 +31,7 @@ from lapse.testing.clock import ManualClock
 from lapse.wire.envelope import decode_request
 from lapse.wire.errors import MalformedMessage, UnsupportedVersion
 from lapse.wire.schema.api_versions import ApiVersionsRequest
-from lapse.wire.schema.fetch import FetchPartition, FetchRequest, FetchTopic
+from lapse.wire.schema.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from lapse.wire.schema.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.support.broker.running import connect, running_node
 from tests.support.wire.frames import frame_of
@@ -61,6 +62,7 @@ ODDITIES = (
 )  # fmt: skip
 # Some are plain for no request, so they come less often.
 NAMES = [*TOPICS, *(5 * ["plain", "rolling", "compacted", "append-time", "strict"])]
+CALM = ("plain", "compacted", "append-time", "strict")
 NOWHERE = ("absent", "__consumer_offsets", "__cluster_metadata", "ü")
 CHANGES = {
     "rolling": {"segment.index.bytes": ("60", "240")},
@@ -72,6 +74,38 @@ CHANGES = {
 TRANSACTIONAL_ID = 77
 END = 0x7FEEDDCC  # the correlation id of what is asked last
 _END_OF_STEP = frame_of(ApiVersionsRequest(), 0, correlation_id=END)
+
+
+SESSIONS_MAX = 5  # that a broker keeps
+FLEXIBLE_FROM = 12
+SESSION_VERSIONS = (7, 11, 12, 13, 17, 18)
+
+
+class SameIds:
+    """In the place of `secrets`: the sessions of all brokers get the same ids."""
+
+    @property
+    def randbelow(self) -> Callable[[int], int]:
+        return random.Random(7).randrange
+
+
+@dataclass
+class Fetches:
+    """A fetch session (KIP-227) as its client knows it."""
+
+    version: int
+    topics: tuple[FetchTopic, ...]
+    number: int = 0
+    epoch: int = 0
+
+    def hears(self, answer: bytes, version: int) -> bool:
+        """The answer's frame without its size; whether the session goes on."""
+        at = 8 + (version >= FLEXIBLE_FROM)
+        if version < SESSION_VERSIONS[0] or len(answer) < at + 6:
+            return False
+        error, number = struct.unpack_from(">hi", answer, at)
+        self.number, self.epoch = number, self.epoch + 1
+        return error == 0 and number != 0
 
 
 class Logs(Protocol):
@@ -95,6 +129,20 @@ class Traffic:
 
     rng: random.Random
     logs: Logs
+    sessions: list[Fetches] = field(default_factory=list)
+    unanswered: dict[int, tuple[Fetches, int]] = field(default_factory=dict)
+
+    def hears(self, answers: bytes) -> None:
+        """What its sessions learn from the answers to the last frame."""
+        unanswered, self.unanswered = self.unanswered, {}
+        i = 0
+        while len(answers) - i >= 8:
+            size, correlation_id = struct.unpack_from(">ii", answers, i)
+            one, version = unanswered.pop(correlation_id, (None, 0))
+            if one is not None and one.hears(answers[i + 4 : i + 4 + size], version):
+                self.sessions.append(one)
+            i += 4 + size
+        del self.sessions[: -SESSIONS_MAX - 1]
 
     def frame(self, now_ms: int) -> bytes:
         """One request with its size, and now and then several, as they come in one piece."""
@@ -105,17 +153,64 @@ class Traffic:
 
     def _fetch(self) -> bytes:
         rng = self.rng
+        in_session = rng.random() < 0.5
+        at_ends = in_session and rng.random() < 0.8  # where all of a session is plain
+        names = [rng.choice(CALM)] if at_ends else self._names()
         request = FetchRequest(
             max_wait_ms=0,  # the clock stands still meanwhile
             min_bytes=rng.choice([0, 0, 0, 1, 300, -1]),
             max_bytes=rng.choice([1, 700, 1 << 20, 1 << 20, 0, -1, (1 << 31) - 1]),
             isolation_level=rng.choice([0, 0, 1, 1, 2] if rng.random() < 0.1 else [0, 1]),
             rack_id=rng.choice(["", "r"]) if rng.random() < 0.05 else "",
-            topics=tuple(self._fetched(name) for name in self._names()),
+            topics=tuple(self._fetched(name, at_end=at_ends) for name in names),
         )
+        if in_session:
+            return self._in_session(request)
         return self._framed(request, rng.choice([4, 5, 7, 9, 11, 12, 13, 15, 17, 18]))
 
-    def _fetched(self, name: str) -> FetchTopic:
+    def _in_session(self, request: FetchRequest) -> bytes:
+        """It begins one, or goes on with one: mostly with less than is fetched in it."""
+        rng = self.rng
+        if not self.sessions or rng.random() < 0.2:
+            one = Fetches(rng.choice(SESSION_VERSIONS), request.topics)
+        else:
+            one = self.sessions.pop(rng.randrange(len(self.sessions)))
+            if rng.random() < 0.9:
+                known = rng.sample(one.topics, rng.randint(0, len(one.topics)))
+                request = replace(request, topics=tuple(map(self._further, known)))
+        number, epoch, version = one.number, one.epoch, one.version
+        if rng.random() < 0.04:
+            number = rng.choice([0, number + 1])
+        if rng.random() < 0.04:
+            epoch = rng.choice([-1, 0, epoch + 1, epoch - 1])
+        if rng.random() < 0.02:
+            version = rng.choice(SESSION_VERSIONS)
+        forgotten: tuple[ForgottenTopic, ...] = ()
+        if rng.random() < 0.05:
+            name = rng.choice(NAMES)
+            forgotten = (
+                ForgottenTopic(
+                    topic=name, topic_id=ids_of(name), partitions=tuple(self._numbers())
+                ),
+            )
+        request = replace(
+            request, session_id=number, session_epoch=epoch, forgotten_topics_data=forgotten
+        )
+        frame = self._framed(request, version)
+        sent_version, correlation_id = struct.unpack_from(">hi", frame, 6)
+        self.unanswered[correlation_id] = one, sent_version  # which may be garbled
+        return frame
+
+    def _further(self, topic: FetchTopic) -> FetchTopic:
+        """The same partitions, read on from their ends."""
+        partitions = []
+        for one in topic.partitions:
+            log = self.logs.get(TopicPartition(topic.topic, one.partition))
+            end = 0 if log is None else log.log_end_offset
+            partitions.append(replace(one, fetch_offset=max(end - self.rng.choice([0, 0, 2]), 0)))
+        return replace(topic, partitions=tuple(partitions))
+
+    def _fetched(self, name: str, *, at_end: bool) -> FetchTopic:
         rng = self.rng
         partitions = []
         for number in self._numbers():
@@ -123,7 +218,9 @@ class Traffic:
             start, end = (0, 0) if log is None else (log.log_start_offset, log.log_end_offset)
             near = rng.randint(min(start, end), end)
             offset = rng.choice([start, end, near, near, max(end - 3, start)])
-            if rng.random() < 0.03:
+            if at_end:
+                offset = max(end - rng.choice([0, 0, 0, 1, 3]), start)
+            elif rng.random() < 0.03:
                 offset = rng.choice([start - 1, end + 1, -1, 1 << 40])
             partitions.append(
                 FetchPartition(
@@ -250,6 +347,7 @@ class Broker:
     clock: ManualClock
     reader: asyncio.StreamReader | None = None
     writer: asyncio.StreamWriter | None = None
+    ids: dict[bytes, str] = field(default_factory=dict)  # of topics that are gone, too
 
     async def answers(self, frames: bytes) -> bytes:
         """To these frames, all sent at once; what came before the end if the connection ends."""
@@ -287,12 +385,13 @@ class Broker:
     def with_ids(self, frames: bytes) -> bytes:
         """What the requests call a topic is what this broker calls it."""
         for name, topic in self.node.services.topics.image.topics.items():
+            self.ids[topic.topic_id.bytes] = name
             frames = frames.replace(ids_of(name).bytes, topic.topic_id.bytes)
         return frames
 
     def without_ids(self, found: bytes) -> bytes:
-        for name, topic in self.node.services.topics.image.topics.items():
-            found = found.replace(topic.topic_id.bytes, ids_of(name).bytes)
+        for known, name in self.ids.items():
+            found = found.replace(known, ids_of(name).bytes)
         return found
 
     def logs(self) -> Iterator[PartitionLog]:
@@ -302,17 +401,25 @@ class Broker:
 
 
 async def test_a_broker_with_the_fast_path_is_the_same(
-    disk_path: Path, seed: int, scaled: Callable[[int], int]
+    disk_path: Path, seed: int, scaled: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("lapse.broker.node.secrets", SameIds())
     rng = random.Random(seed)
     clocks = ManualClock(), ManualClock()
-    slow = {"lapse.fast.requests": "false", "auto.create.topics.enable": "false"}
-    fast = {"auto.create.topics.enable": "false"}
+    fast = {
+        "auto.create.topics.enable": "false",
+        "max.incremental.fetch.session.cache.slots": str(SESSIONS_MAX),
+        "lapse.housekeeping.interval.ms": str(1 << 31),  # it rolls segments, in real time
+    }
+    slow = {**fast, "lapse.fast.requests": "false"}
     async with (
         running_node(disk_path / "fast", fast, clock=clocks[0]) as one,
         running_node(disk_path / "slow", slow, clock=clocks[1]) as other,
+        AsyncExitStack() as at_end,
     ):
         both = Broker(one, clocks[0]), Broker(other, clocks[1])
+        for broker in both:
+            at_end.push_async_callback(broker.hang_up)
         traffic = Traffic(rng, both[1])
         for name in TOPICS:
             await create(both, name)
@@ -325,15 +432,14 @@ async def test_a_broker_with_the_fast_path_is_the_same(
             frames = traffic.frame(clocks[0].now_ms())
             found = [await broker.answers(frames) for broker in both]
             assert found[0] == found[1], f"request {n}: {frames!r}"
+            traffic.hears(found[0])
         assert list(map(seen, both[0].logs())) == list(map(seen, both[1].logs()))
         fast_one, slow_one = (broker.node.services.counters for broker in both)
         assert fast_one.topics == slow_one.topics
         assert dict(fast_one.requests) == dict(slow_one.requests)
         assert not slow_one.fast_requests
-        for api in ("Produce", "Fetch"):
-            assert fast_one.fast_requests[api] > 0.3 * fast_one.requests[api]
-        for broker in both:
-            await broker.hang_up()
+        for api, part in (("Produce", 0.3), ("Fetch", 0.2)):
+            assert fast_one.fast_requests[api] > part * fast_one.requests[api]
     files = [sorted(files_of(disk_path / name)) for name in ("fast", "slow")]
     assert files[0] == files[1]
 

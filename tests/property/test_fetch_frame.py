@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lapse.broker.api.table import SERVED
 from lapse.kernels.fetch_frame import COLUMNS, HEAD_SIZE, NOT_PLAIN, parse
+from lapse.wire.declaration import ZERO_UUID
 from lapse.wire.envelope import decode_request
 from lapse.wire.schema.fetch import (
     FETCH,
+    NOT_SAID,
     FetchPartition,
     FetchRequest,
     FetchTopic,
@@ -25,7 +27,7 @@ from lapse.wire.schema.fetch import (
 from tests.support.wire.frames import SIZE_BYTES, frame_of, garbled
 
 ROWS = 6
-BY_ID_FROM = 13
+SESSIONS_FROM, BY_ID_FROM = 7, 13
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ def parsed(frame: bytes, rows_max: int = ROWS) -> Parsed | None:
     count = parse(array, start, end, head, rows)
     if count == NOT_PLAIN:
         return None
-    version, correlation_id, client, client_size, *more = head.tolist()
+    version, correlation_id, client, client_size, wait_at, *more = head.tolist()
+    assert int.from_bytes(buffer[wait_at : wait_at + 4], signed=True) == more[0]
     found = []
     for *fields, topic, size in rows[:count].tolist():
         assert start <= topic < topic + size <= end
@@ -72,7 +75,9 @@ def twin(frame: bytes) -> Parsed:
     version = header.request_api_version
     assert message.replica_id == -1
     assert message.replica_state == ReplicaState()
-    assert (message.session_id, message.session_epoch) == (0, -1)
+    session = message.session_id, message.session_epoch
+    assert session == (0, -1) or (session[0] and session[1] > 0)
+    assert message.topics or session[0]
     assert not message.forgotten_topics_data
     assert not message.rack_id
     assert not message.tombstone_values
@@ -81,15 +86,12 @@ def twin(frame: bytes) -> Parsed:
         name = topic.topic_id.bytes if version >= BY_ID_FROM else topic.topic.encode()
         for one in topic.partitions:
             assert one.last_fetched_epoch == -1
-            assert (
-                one == replace(one, replica_directory_id=FetchPartition.replica_directory_id)
-                or True
-            )
+            assert (one.replica_directory_id, one.high_watermark) == (ZERO_UUID, NOT_SAID)
             fields = [one.partition, one.current_leader_epoch, one.fetch_offset]
             rows.append((name, [*fields, one.partition_max_bytes]))
     limits = [message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level]
     client = None if header.client_id is None else header.client_id.encode()
-    return Parsed([version, header.correlation_id, *limits], client, rows)
+    return Parsed([version, header.correlation_id, *limits, *session], client, rows)
 
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -100,6 +102,7 @@ INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 def frames(draw: st.DrawFn) -> tuple[bytes, int]:
     """A plain request, and how many partitions it names."""
     version = draw(st.integers(4, 18))
+    in_session = version >= SESSIONS_FROM and draw(st.booleans())
     names = st.text(st.characters(codec="ascii"), min_size=1, max_size=200)
 
     def partition() -> FetchPartition:
@@ -117,14 +120,16 @@ def frames(draw: st.DrawFn) -> tuple[bytes, int]:
             topic_id=draw(st.uuids()),
             partitions=tuple(partition() for _ in range(draw(st.integers(1, 3)))),
         )
-        for _ in range(draw(st.integers(1, 2)))
+        for _ in range(draw(st.integers(0 if in_session else 1, 2)))
     )
+    session = (draw(INT32.filter(bool)), draw(st.integers(1, (1 << 31) - 1))) if in_session else ()
     request = FetchRequest(
         max_wait_ms=draw(INT32),
         min_bytes=draw(INT32),
         max_bytes=draw(INT32),
         isolation_level=draw(st.integers(0, 127)),
         topics=topics,
+        **dict(zip(("session_id", "session_epoch"), session, strict=False)),
     )
     client_id = draw(st.none() | st.text(max_size=9))
     frame = framed(request, version, correlation_id=draw(INT32), client_id=client_id)
@@ -147,6 +152,7 @@ def test_a_plain_request_is_found_to_be_one(one: tuple[bytes, int]) -> None:
 @given(frames())
 def test_more_partitions_than_there_is_room_for_are_not_plain(one: tuple[bytes, int]) -> None:
     frame, count = one
+    assume(count > 0)
     assert parsed(frame, rows_max=count - 1) is None
 
 
@@ -181,7 +187,9 @@ NOT_SO: dict[str, tuple[int, FetchRequest]] = {
         15, replace(PLAIN, replica_state=ReplicaState(replica_id=1, replica_epoch=2)),
     ),
     "a new session": (7, replace(PLAIN, session_epoch=0)),
-    "a session": (7, replace(PLAIN, session_id=9, session_epoch=1)),
+    "the end of a session": (7, replace(PLAIN, session_id=9, session_epoch=-1)),
+    "a session that begins anew": (7, replace(PLAIN, session_id=9, session_epoch=0)),
+    "an epoch without a session": (7, replace(PLAIN, session_epoch=1)),
     "a forgotten topic": (
         7, replace(
             PLAIN, forgotten_topics_data=(ForgottenTopic(topic="t", partitions=(1,)),),

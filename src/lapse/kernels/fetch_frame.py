@@ -1,8 +1,9 @@
 """A whole Fetch request parsed in the buffer that it was read into, and heads of batches found.
 
 For the fast path (`broker.fast`), as `produce_frame`: what is not a plain consumer's request is for
-the readable path. Plain is one of version 4 or later, of no replica, without a session, forgotten
-topics, a rack or tags, with nothing after its end.
+the readable path. Plain is one of version 4 or later, of no replica, without a session or within
+one (KIP-227) and then perhaps without topics, without forgotten topics, a rack or tags, with
+nothing after its end.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ COLUMNS = 6
 
 # Words of the head.
 (
-    VERSION, CORRELATION_ID, CLIENT, CLIENT_SIZE, WAIT_MS, BYTES_MIN, BYTES_MAX_IN_ALL, ISOLATION,
-) = range(8)  # fmt: skip
-HEAD_SIZE = 8
+    VERSION, CORRELATION_ID, CLIENT, CLIENT_SIZE, WAIT_AT, WAIT_MS, BYTES_MIN, BYTES_MAX_IN_ALL,
+    ISOLATION, SESSION_ID, SESSION_EPOCH,
+) = range(11)  # fmt: skip
+HEAD_SIZE = 11
+NO_SESSION, NO_SESSION_EPOCH = 0, -1
 
 
 @kernel
@@ -41,7 +44,8 @@ def parse(
     """Parse the request in buf[start:end], which is its API key and what follows.
 
     Fills `head` (HEAD_SIZE) and `rows` (COLUMNS each), in the order of the request. Returns the
-    number of rows or NOT_PLAIN. The client id has the size -1 if it is null.
+    number of rows, which is 0 only within a session, or NOT_PLAIN. The client id has the size -1 if
+    it is null; WAIT_AT is where the four bytes of WAIT_MS are.
     """
     if start < 0 or end > buf.shape[0] or end - start < 10 or load_i16_be(buf, start) != KEY:
         return NOT_PLAIN
@@ -57,6 +61,8 @@ def parse(
     i = no_tags(buf, start + 10 + max(client_size, 0), end, flexible)
     i = _limits(buf, i, end, version, head)
     topics, i = count_at(buf, i, end, flexible)
+    if topics < (1 if head[SESSION_ID] == NO_SESSION else 0):
+        return NOT_PLAIN
     n = 0
     for _ in range(topics):
         topic, topic_size = i, TOPIC_ID_SIZE
@@ -81,7 +87,7 @@ def parse(
         rack_size, i = size_at(buf, i, end, flexible)
         if rack_size != 0:
             return NOT_PLAIN
-    return n if n > 0 and no_tags(buf, i, end, flexible) == end else NOT_PLAIN
+    return n if no_tags(buf, i, end, flexible) == end else NOT_PLAIN
 
 
 @kernel
@@ -94,13 +100,17 @@ def _limits(buf: NDArray[np.uint8], i: int, end: int, version: int, head: NDArra
         if load_i32_be(buf, i) != -1:
             return -1
         i += 4
+    head[WAIT_AT] = i
     head[WAIT_MS], head[BYTES_MIN] = load_i32_be(buf, i), load_i32_be(buf, i + 4)
     head[BYTES_MAX_IN_ALL], head[ISOLATION] = load_i32_be(buf, i + 8), np.int64(buf[i + 12])
     i += 13
+    head[SESSION_ID], head[SESSION_EPOCH] = NO_SESSION, NO_SESSION_EPOCH
     if version < SESSIONS_FROM:
         return i
-    if load_i32_be(buf, i) != 0 or load_i32_be(buf, i + 4) != -1:
-        return -1
+    session_id, epoch = load_i32_be(buf, i), load_i32_be(buf, i + 4)
+    if (epoch != NO_SESSION_EPOCH) if session_id == NO_SESSION else (epoch <= 0):
+        return -1  # it begins a session, or ends one
+    head[SESSION_ID], head[SESSION_EPOCH] = session_id, epoch
     return i + 8
 
 

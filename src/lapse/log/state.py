@@ -100,6 +100,11 @@ class Unstable:
 _STABLE = Unstable()
 
 
+# Of a LogState: what decides whether there is something to read at an offset, for whom. Without the
+# segments: who keeps them keeps their files.
+BOUNDS = slice(2, 6)
+
+
 class LogState(NamedTuple):
     """The segments and bounds of a log at one moment, and what can be looked up in them.
 

@@ -1,6 +1,6 @@
 """The answer to a Fetch request without an error, put together by hand.
 
-As `wire.schema.fetch` declares it, of no session, and for no follower.
+As `wire.schema.fetch` declares it, for no follower.
 """
 
 from __future__ import annotations
@@ -26,19 +26,24 @@ _INT32 = struct.Struct(">i")
 _SIZE_AND_ID = struct.Struct(">ii")
 _NO_TAGS = b"\0"
 _NO_WAIT = bytes(4)
-_NO_SESSION = bytes(6)  # and no error
+_ERROR_AND_SESSION = struct.Struct(">hi")
 _NO_READER = -1  # that it is to read from instead (KIP-392)
 _NULL = -1
 
 
 class Seen(NamedTuple):
-    """What a partition has for the client, as `PartitionData` says it."""
+    """What a partition has for the client, as `PartitionData` says it.
+
+    Attributes:
+        is_at_end: there is nothing beyond the offset that may be seen.
+    """
 
     high_watermark: int
     stable: int
     log_start_offset: int
     records: bytes | LogSlice
     size: int
+    is_at_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +117,11 @@ class FetchAnswer:
     def _of_array(self, count: int) -> bytes:
         return uvarint(count + 1) if self._shape.is_flexible else _INT32.pack(count)
 
-    def frame(self, correlation_id: int) -> list[Part]:
+    def frame(self, correlation_id: int, session_id: int) -> list[Part]:
         """All of it: bytes, then a slice of a file, then bytes, and so on."""
         self._end_topic()
         tags = _NO_TAGS if self._shape.is_flexible else b""
-        session = _NO_SESSION if self._version >= SESSIONS_FROM else b""
+        session = _ERROR_AND_SESSION.pack(0, session_id) if self._version >= SESSIONS_FROM else b""
         head = tags + _NO_WAIT + session + self._of_array(self._topics)
         joined = _joined([head, *self._parts, tags])
         size = sum([len(part) if isinstance(part, bytes) else part.size for part in joined])

@@ -22,7 +22,7 @@ from lapse.wire.primitives import uuid_of, uvarint
 _NAME_SIZE = struct.Struct(">h")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class LedPartition:
     """A partition that this broker leads.
 
@@ -55,10 +55,15 @@ class LedTopic:
 
 
 class LedTopics:
-    """All of them; for the event loop alone."""
+    """All of them; for the event loop alone.
+
+    Attributes:
+        generation: another object whenever all is prepared anew.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self.generation = object()
         self._by_name: dict[bytes, LedTopic] = {}
         self._by_id: dict[bytes, LedTopic] = {}
         self._image = services.topics.image
@@ -66,23 +71,25 @@ class LedTopics:
 
     def of(self, name: bytes) -> LedTopic | None:
         """A topic of clients; None where there is none of that name."""
-        self._mind_changes()
+        self.mind_changes()
         known = self._by_name.get(name)
         return known or self._prepared(self._by_name, name, self._image.topics.get(_text(name)))
 
     def by_id(self, raw: bytes) -> LedTopic | None:
         """The same by the 16 bytes of its id."""
-        self._mind_changes()
+        self.mind_changes()
         known = self._by_id.get(raw)
         return known or self._prepared(self._by_id, raw, self._image.ids.get(uuid_of(raw)))
 
-    def _mind_changes(self) -> None:
+    def mind_changes(self) -> None:
+        """Forget all if it is not so any more."""
         services = self._services
         image, settled = services.topics.image, services.partitions.settled
         if image is not self._image or settled is not self._settled:
             self._by_name.clear()
             self._by_id.clear()
             self._image, self._settled = image, settled
+            self.generation = object()
 
     def _prepared(
         self, kept: dict[bytes, LedTopic], key: bytes, topic: Topic | None

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.clock import monotonic_ms
-from lapse.broker.fast.fetch import FastFetch
+from lapse.broker.fast.fetch import FastFetch, LeftOver
 from lapse.broker.fast.produce import FastProduce
 from lapse.broker.request.context import Services, Session
 from lapse.wire.codec import Part
@@ -20,7 +20,7 @@ from lapse.wire.schema.fetch import FETCH
 from lapse.wire.schema.produce import PRODUCE
 
 # A frame, or its parts where it is long; empty where none is sent. Or what is to be awaited for it.
-Answered = bytes | list[Part] | Awaitable[bytes]
+Answered = bytes | list[Part] | Awaitable[bytes | list[Part] | LeftOver]
 
 FRAME_BYTES_MAX = 64 << 10
 _KEY_BYTES = 2

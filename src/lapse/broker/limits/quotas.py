@@ -112,9 +112,14 @@ T = TypeVar("T", bound=Idle)
 
 
 class Swept(Generic[T]):
-    """By name what was used lately; clients choose the names, so idle ones are forgotten."""
+    """By name what was used lately; clients choose the names, so idle ones are forgotten.
+
+    Attributes:
+        sweeps: how often some were.
+    """
 
     def __init__(self) -> None:
+        self.sweeps = 0
         self._kept: dict[Hashable, T] = {}
         self._sweep_at = _SWEEP_MIN
 
@@ -128,6 +133,7 @@ class Swept(Generic[T]):
             if len(self._kept) >= self._sweep_at:
                 self._kept = {n: one for n, one in self._kept.items() if not one.is_idle(now_ms)}
                 self._sweep_at = max(2 * len(self._kept), _SWEEP_MIN)
+                self.sweeps += 1
             found = self._kept[name] = new()
         return found
 
@@ -192,6 +198,8 @@ class Quotas:
     _any: bool = False
     _rates: Swept[Rate] = field(default_factory=Swept)
     _buckets: Swept[TokenBucket] = field(default_factory=Swept)
+    # By key, user and client id, as they were found; None where there is no quota.
+    _found: dict[tuple[str, str, str], tuple[float, Rate] | None] = field(default_factory=dict)
 
     def put(self, entity: Entity, values: Mapping[str, float]) -> None:
         """The quotas of an entity from now on; none removes it."""
@@ -200,6 +208,7 @@ class Quotas:
         else:
             self._set.pop(entity, None)
         self._any = any(kind != IP for (kind, _), *_ in self._set)
+        self._found.clear()
 
     @property
     def any(self) -> bool:
@@ -226,11 +235,10 @@ class Quotas:
 
     def use(self, key: str, user: str, client_id: str, amount: float, now_ms: int) -> int:
         """Note what was used; the milliseconds to wait, 0 within the quota."""
-        limit = self.limit(key, user, client_id) if self._set else None
-        if limit is None:
+        found = self._of_client(key, user, client_id, now_ms)
+        if found is None:
             return 0
-        quota, *whose = limit
-        rate = self._rate_of((key, whose[0], whose[1]), now_ms)
+        quota, rate = found
         rate.record(amount, now_ms)
         used, counted_over_ms = rate.measure(now_ms)
         wait_ms = throttle_ms(used, quota, counted_over_ms)
@@ -240,9 +248,28 @@ class Quotas:
 
     def give_back(self, key: str, user: str, client_id: str, amount: float, now_ms: int) -> None:
         """What was noted was not used after all."""
+        found = self._of_client(key, user, client_id, now_ms)
+        if found is not None:
+            found[1].record(-amount, now_ms)
+
+    def _of_client(
+        self, key: str, user: str, client_id: str, now_ms: int
+    ) -> tuple[float, Rate] | None:
+        """The quota that holds, and what is used of it; looked up at each request."""
+        who = key, user, client_id
+        if who in self._found:
+            return self._found[who]
         limit = self.limit(key, user, client_id) if self._set else None
+        found = None
         if limit is not None:
-            self._rate_of((key, limit[1], limit[2]), now_ms).record(-amount, now_ms)
+            sweeps = self._rates.sweeps
+            found = limit[0], self._rates.of((key, *limit[1:]), self._new_rate, now_ms)
+            if self._rates.sweeps != sweeps:
+                self._found.clear()  # it has some that are forgotten
+        if len(self._found) >= _SWEEP_MIN:
+            self._found.clear()
+        self._found[who] = found
+        return found
 
     def mutate(
         self, user: str, client_id: str, partitions: int, now_ms: int, *, strict: bool
@@ -262,8 +289,8 @@ class Quotas:
         left = bucket.take(partitions, quota, self.mutation_windows, now_ms)
         return 0 if strict else refill_ms(left, quota)
 
-    def _rate_of(self, whose: tuple[str, str | None, str | None], now_ms: int) -> Rate:
-        return self._rates.of(whose, lambda: Rate(self.windows), now_ms)
+    def _new_rate(self) -> Rate:
+        return Rate(self.windows)
 
 
 def _candidates(

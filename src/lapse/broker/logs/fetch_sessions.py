@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import Protocol
+from typing import Any, Protocol
 
 from lapse.base.errors import ErrorCode
 from lapse.broker.logs.fetch_records import REPLICA, client_of
@@ -54,16 +54,33 @@ Key = tuple[str | int, int]
 
 
 @dataclass(slots=True, eq=False)
-class _Cached:
-    """A partition of a session: what is fetched of it, and the bounds that its client knows."""
+class SessionPartition:
+    """A partition of a session: what is fetched of it, and the bounds that its client knows.
+
+    Attributes:
+        prepared: what the fast path knows of the partition; None until it was asked.
+        quiet: the log's state in which that path found nothing to tell; None is any.
+    """
 
     topic: str | uuid.UUID
     requested: FetchPartition
     high_watermark: int = -1
     log_start_offset: int = -1
+    prepared: Any = None
+    quiet: object = None
+
+    @property
+    def key(self) -> Key:
+        topic = self.topic
+        return topic if isinstance(topic, str) else topic.int, self.requested.partition
+
+    def ask(self, requested: FetchPartition) -> None:
+        """Fetch that from now on."""
+        self.requested, self.quiet = requested, None
 
     def has_news(self, data: PartitionData) -> bool:
         """Whether the response must contain `data`; notes its bounds as known to the client."""
+        self.quiet = None
         is_refused = data.error_code != ErrorCode.NONE or data.diverging_epoch.epoch >= 0
         is_news = (
             is_refused
@@ -79,24 +96,27 @@ class _Cached:
 
 
 @dataclass(slots=True, eq=False)
-class _Session:
+class FetchSession:
     """What one client fetches.
 
     Attributes:
         partitions: in the order in which they are read. A partition that returned records goes to
             the end, so that none starves where the response is too small for all there is to read.
         topics: the same as in a full request; None until `whole` is called.
+        prepared_for: what the fast path's knowledge of the partitions rests on; None while there
+            is none.
     """
 
     id: int
     owner: str
     privileged: bool
     by_id: bool
-    partitions: dict[Key, _Cached]
+    partitions: dict[Key, SessionPartition]
     created_ms: int
     used_ms: int
     epoch: int = INITIAL_EPOCH + 1
     topics: tuple[FetchTopic, ...] | None = None
+    prepared_for: tuple[Any, ...] | None = None
 
     @property
     def worth(self) -> tuple[bool, int, int]:
@@ -113,6 +133,17 @@ class _Session:
                 for topic, requested in _in_rows(self.partitions.values())
             )
         return self.topics
+
+    def gave_records(self, partition: SessionPartition) -> None:
+        """The next time others are read first."""
+        key = partition.key
+        self.partitions[key] = self.partitions.pop(key)
+        self.topics = None
+
+    @property
+    def epoch_before(self) -> int:
+        """That of the request before the next one."""
+        return EPOCH_MAX if self.epoch == 1 else self.epoch - 1
 
 
 class FetchContext(Protocol):
@@ -171,7 +202,7 @@ class Incremental:
     """A fetch within a session; `epoch` is the epoch of the next request."""
 
     request: FetchRequest
-    session: _Session
+    session: FetchSession
     epoch: int
 
     def answer(self, whole: FetchResponse, _now_ms: int) -> FetchResponse:
@@ -188,14 +219,12 @@ class Incremental:
         for topic in responses:
             name, news = _name(topic, by_id=session.by_id), []
             for data in topic.partitions:
-                key = name, data.partition_index
-                cached = session.partitions[key]
+                cached = session.partitions[name, data.partition_index]
                 if not cached.has_news(data):
                     continue
                 news.append(data)
                 if data.records:
-                    session.partitions[key] = session.partitions.pop(key)
-                    session.topics = None
+                    session.gave_records(cached)
             if len(news) == len(topic.partitions):
                 yield topic
             elif news:
@@ -214,7 +243,7 @@ class FetchSessions:
         self.evictions = 0
         self.partitions = 0
         self._slots, self._eviction_ms, self._new_id = slots, eviction_ms, new_id
-        self._sessions: OrderedDict[int, _Session] = OrderedDict()  # least recently used first
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -239,7 +268,7 @@ class FetchSessions:
             return _refused(request, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         return self._go_on(session, request, now_ms)
 
-    def _go_on(self, session: _Session, request: FetchRequest, now_ms: int) -> FetchContext:
+    def _go_on(self, session: FetchSession, request: FetchRequest, now_ms: int) -> FetchContext:
         self._update(session, request)
         if not session.partitions:
             self._remove(session)
@@ -247,12 +276,23 @@ class FetchSessions:
         if self.partitions > PARTITIONS_MAX:
             self._remove(session)
             return _refused(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        self.take_up(session, now_ms)
+        return Incremental(replace(request, topics=session.whole()), session, session.epoch)
+
+    def take_up(self, session: FetchSession, now_ms: int) -> None:
+        """Its next request is here."""
         session.used_ms = now_ms
         self._sessions.move_to_end(session.id)
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
-        return Incremental(replace(request, topics=session.whole()), session, session.epoch)
 
-    def _update(self, session: _Session, request: FetchRequest) -> None:
+    def waiting_for(self, owner: str, number: int, epoch: int) -> FetchSession | None:
+        """The session whose next request that is; None where `begin` may refuse it."""
+        session = self._sessions.get(number)
+        if session is None or session.epoch != epoch or session.owner != owner:
+            return None
+        return session if self.partitions <= PARTITIONS_MAX else None
+
+    def _update(self, session: FetchSession, request: FetchRequest) -> None:
         before = len(session.partitions)
         _add(session.partitions, request.topics, by_id=session.by_id)
         for gone in request.forgotten_topics_data:
@@ -261,11 +301,13 @@ class FetchSessions:
                 session.partitions.pop((name, number), None)
         if request.topics or request.forgotten_topics_data:
             session.topics = None
+        if len(session.partitions) != before or request.forgotten_topics_data:
+            session.prepared_for = None
         self.partitions += len(session.partitions) - before
 
     def make(self, full: Full, whole: FetchResponse, now_ms: int) -> int:
         """Create a session of the partitions of `full`; returns its id, 0 if there is no room."""
-        partitions: dict[Key, _Cached] = {}
+        partitions: dict[Key, SessionPartition] = {}
         _add(partitions, full.request.topics, by_id=full.by_id)
         if not self._has_place(full.privileged, len(partitions), now_ms):
             return NO_SESSION
@@ -276,7 +318,7 @@ class FetchSessions:
         number = self._new_id()
         while number in self._sessions or number == NO_SESSION:
             number = self._new_id()
-        self._sessions[number] = _Session(
+        self._sessions[number] = FetchSession(
             number, full.owner, full.privileged, full.by_id, partitions, now_ms, now_ms
         )
         self.partitions += len(partitions)
@@ -295,7 +337,7 @@ class FetchSessions:
             self._evict(stale)
         return True
 
-    def _victim(self, worth: tuple[bool, int, int], now_ms: int) -> _Session | None:
+    def _victim(self, worth: tuple[bool, int, int], now_ms: int) -> FetchSession | None:
         stale = self._stale(now_ms)
         if stale is not None:
             return stale
@@ -303,19 +345,19 @@ class FetchSessions:
         least = min(evictable, key=lambda s: s.worth, default=None)
         return least if least is not None and worth >= least.worth else None
 
-    def _stale(self, now_ms: int) -> _Session | None:
+    def _stale(self, now_ms: int) -> FetchSession | None:
         oldest = next(iter(self._sessions.values()), None)
         return oldest if oldest and now_ms - oldest.used_ms > self._eviction_ms else None
 
-    def _may_go(self, session: _Session, *, for_privileged: bool) -> bool:
+    def _may_go(self, session: FetchSession, *, for_privileged: bool) -> bool:
         is_old = session.used_ms - session.created_ms > self._eviction_ms
         return is_old or (for_privileged and not session.privileged)
 
-    def _evict(self, session: _Session) -> None:
+    def _evict(self, session: FetchSession) -> None:
         self._remove(session)
         self.evictions += 1
 
-    def _remove(self, session: _Session) -> None:
+    def _remove(self, session: FetchSession) -> None:
         del self._sessions[session.id]
         self.partitions -= len(session.partitions)
 
@@ -337,7 +379,9 @@ def _name(named: _Named, *, by_id: bool) -> str | int:
     return named.topic_id.int if by_id else named.topic
 
 
-def _add(partitions: dict[Key, _Cached], topics: Sequence[FetchTopic], *, by_id: bool) -> None:
+def _add(
+    partitions: dict[Key, SessionPartition], topics: Sequence[FetchTopic], *, by_id: bool
+) -> None:
     """Note what to fetch of each partition from now on; new partitions come last."""
     for topic in topics:
         name = _name(topic, by_id=by_id)
@@ -345,13 +389,13 @@ def _add(partitions: dict[Key, _Cached], topics: Sequence[FetchTopic], *, by_id:
             cached = partitions.get((name, requested.partition))
             if cached is None:
                 known_by = topic.topic_id if by_id else topic.topic
-                partitions[name, requested.partition] = _Cached(known_by, requested)
+                partitions[name, requested.partition] = SessionPartition(known_by, requested)
             else:
-                cached.requested = requested
+                cached.ask(requested)
 
 
 def _in_rows(
-    partitions: Iterable[_Cached],
+    partitions: Iterable[SessionPartition],
 ) -> Iterator[tuple[str | uuid.UUID, tuple[FetchPartition, ...]]]:
     """Group adjacent partitions of the same topic."""
     for topic, row in groupby(partitions, attrgetter("topic")):

@@ -24,6 +24,7 @@ import asyncio
 import logging
 import os
 from collections import deque
+from collections.abc import Awaitable
 from typing import IO, cast
 
 import numpy as np
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 
 from lapse.base.clock import monotonic_ms
 from lapse.broker.access.authentication import Entrance
+from lapse.broker.fast.fetch import LeftOver
 from lapse.broker.fast.requests import Answered, FastRequests
 from lapse.broker.limits.connections import Admission
 from lapse.broker.net.dispatch import answer
@@ -200,6 +202,9 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(answered, list) and len(answered) == 1:
             (only,) = cast("list[bytes]", answered)  # an answer never begins with records
             answered = only if len(only) <= SMALL_ANSWER_BYTES_MAX else answered
+        if isinstance(answered, Awaitable):
+            self._handled_bytes = end - start
+            self._count()
         if not isinstance(answered, bytes) or self.session.muted_ms:
             self._pump = begin(self._handle_all(answered))
         elif answered:
@@ -347,24 +352,32 @@ class Connection(asyncio.BufferedProtocol):
         if answered is not None:
             await self._send_answered(answered)
         else:
-            parts = await answer(self._services, session, frame)
-            self._handled_bytes = 0
-            if parts is not None and not session.lost and not self._send_short(parts):
-                self._count()
-                await self._send_counted(parts)
+            await self._answer_readably(frame)
         self._handled_bytes = 0
         await self._go_on_after()
 
+    async def _answer_readably(self, frame: memoryview) -> None:
+        parts = await answer(self._services, self.session, frame)
+        if parts is not None:
+            await self._send_parts(parts)
+
     async def _send_answered(self, answered: Answered) -> None:
         """Send what the fast path answers, once it is known."""
-        if isinstance(answered, list):
-            await self._send_counted(answered)
-            return
-        if not isinstance(answered, bytes):
-            answered = await answered
-        if answered and not self.session.lost:
-            self._transport.write(answered)
+        known = await answered if isinstance(answered, Awaitable) else answered
+        if isinstance(known, LeftOver):
+            await self._answer_readably(known.frame)
+        elif isinstance(known, list):
+            await self._send_parts(known)
+        elif known and not self.session.lost:
+            self._transport.write(known)
             self._heard_at = self._services.clock.monotonic()
+
+    async def _send_parts(self, parts: list[Part]) -> None:
+        """Send an answer to a client that is still there."""
+        self._handled_bytes = 0
+        if not self.session.lost and not self._send_short(parts):
+            self._count()
+            await self._send_counted(parts)
 
     async def _go_on_after(self) -> None:
         """Whether and when the next request is handled, after one was."""

@@ -74,8 +74,8 @@ async def _charge(
     watch = Stopwatch(clock)
     answer = await watch.run(work)
     key, message, n_bytes = request
-    user, client_id = _whose(session)
-    waits_ms = _charge_time(quotas, session, clock, watch.seconds)
+    user, client_id = whose = _whose(session)
+    waits_ms = _charge_time(quotas, session, whose, clock, watch.seconds)
     if key == PRODUCE.key:
         waits_ms = max(waits_ms, quotas.use(PRODUCER_BYTE_RATE, user, client_id, n_bytes))
     if key == FETCH.key and not is_replica(message):
@@ -93,14 +93,26 @@ async def _charge(
 
 def charge_produced(services: Services, session: Session, seconds: float, n_bytes: int) -> int:
     """How long the client waits after a Produce that was handled at once, in that time."""
-    quotas = services.quotas
-    waits_ms = _charge_time(quotas, session, services.clock, seconds)
-    return max(waits_ms, quotas.use(PRODUCER_BYTE_RATE, *_whose(session), n_bytes))
+    quotas, whose = services.quotas, _whose(session)
+    waits_ms = _charge_time(quotas, session, whose, services.clock, seconds)
+    return max(waits_ms, quotas.use(PRODUCER_BYTE_RATE, *whose, n_bytes))
 
 
-def _charge_time(quotas: ClientQuotas, session: Session, clock: Clock, seconds: float) -> int:
+def charge_fetched(services: Services, session: Session, seconds: float, n_bytes: int) -> int:
+    """The same after a Fetch; records that are not sent because of it are not used."""
+    quotas, whose = services.quotas, _whose(session)
+    waits_ms = _charge_time(quotas, session, whose, services.clock, seconds)
+    waits_ms = max(waits_ms, quotas.use(CONSUMER_BYTE_RATE, *whose, n_bytes))
+    if waits_ms:
+        quotas.give_back(CONSUMER_BYTE_RATE, *whose, n_bytes)
+    return waits_ms
+
+
+def _charge_time(
+    quotas: ClientQuotas, session: Session, whose: tuple[str, str], clock: Clock, seconds: float
+) -> int:
     """How long the client waits for that, or for the topics that it changed before."""
-    waits_ms = quotas.use(REQUEST_PERCENTAGE, *_whose(session), _PERCENT * seconds)
+    waits_ms = quotas.use(REQUEST_PERCENTAGE, *whose, _PERCENT * seconds)
     return max(waits_ms, session.throttled_until_ms - monotonic_ms(clock))
 
 
@@ -134,7 +146,7 @@ def charge_mutations(
 
 def _whose(session: Session) -> tuple[str, str]:
     """User and client id that are charged."""
-    return session.actor.principal.partition(":")[2], session.client_id
+    return session.principal.partition(":")[2], session.client_id
 
 
 def is_replica(request: FetchRequest) -> bool:

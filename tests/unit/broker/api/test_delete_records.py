@@ -25,6 +25,7 @@ from lapse.wire.schema.delete_records import (
 )
 from lapse.wire.schema.fetch import FetchResponse
 from tests.support.broker.failing import FailingFs
+from tests.support.broker.fetching import until_waiting
 from tests.support.broker.running import (
     batch_of,
     connect,
@@ -35,7 +36,6 @@ from tests.support.broker.running import (
     produce,
     running_node,
 )
-from tests.unit.broker.api.test_fetch import until_waiting
 
 EARLIEST = -2
 

@@ -15,8 +15,8 @@ from lapse.broker.node import Node
 from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
 from lapse.metadata.partition_states import Away, PartitionState
-from lapse.records.batch import scan_batches
 from lapse.wire.schema.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tests.support.broker.fetching import offsets, until_waiting
 from tests.support.broker.running import (
     BY_NAME,
     batch_of,
@@ -28,11 +28,6 @@ from tests.support.broker.running import (
 )
 
 LONG_MS = 60_000
-
-
-def offsets(records: object) -> list[int]:
-    rows = scan_batches(records, "answer")  # type: ignore[arg-type]
-    return [int(offset) for offset in rows["base_offset"]]
 
 
 async def test_gives_batches_and_bounds(node: Node, connection: BrokerConnection) -> None:
@@ -206,12 +201,6 @@ async def test_a_slow_reader_gets_every_byte(node: Node) -> None:
         connection._wire.transport.resume_reading()
         answer = await waiting
     assert offsets(answer.responses[0].partitions[0].records) == list(range(20))
-
-
-async def until_waiting(node: Node) -> None:
-    async with asyncio.timeout(10):
-        while not node.services.purgatory.waiting:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 async def test_a_follower_gets_nothing_before_its_replica_is_known_and_counts(

@@ -21,8 +21,8 @@ from lapse.wire.schema.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from tests.support.broker.fetching import offsets, until_waiting
 from tests.support.broker.running import batch_of, connect, create, fetch, fetch_request, produce
-from tests.unit.broker.api.test_fetch import offsets, until_waiting
 
 T0 = TopicPartition("t", 0)
 COMMITTED = {"isolation_level": 1}

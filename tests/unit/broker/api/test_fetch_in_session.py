@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,60 +14,21 @@ from lapse.broker.node import Node
 from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
 from lapse.security.acls import Operation, ResourceType
-from lapse.wire.schema.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from lapse.wire.schema.fetch import FetchRequest, FetchResponse
+from tests.support.broker.fetching import Client, got, named, offsets, part, until_waiting
 from tests.support.broker.running import (
     BY_NAME,
     batch_of,
     connect,
     create,
-    fetch_request,
     produce,
     running_node,
 )
 from tests.support.broker.secured import WITH_ACLS, allow, logged_in, set_acls
-from tests.unit.broker.api.test_fetch import LONG_MS, offsets, until_waiting
+from tests.unit.broker.api.test_fetch import LONG_MS
 
 BY_ID = 17
 MANY = 100
-
-
-class Client:
-    """One that fetches in a session, as a stock client does: it says only what changes."""
-
-    def __init__(self, connection: BrokerConnection, version: int = BY_NAME) -> None:
-        self.connection = connection
-        self.version = version
-        self.session_id = self.epoch = 0
-
-    async def fetch(self, *topics: FetchTopic, **fields: Any) -> FetchResponse:
-        request = replace(
-            fetch_request("", session_id=self.session_id, session_epoch=self.epoch, **fields),
-            topics=topics,
-        )
-        answer = await self.connection.request(request, FetchResponse, version=self.version)
-        if answer.error_code == 0:
-            self.session_id = answer.session_id
-            self.epoch += 1
-        return answer
-
-
-def part(number: int, offset: int, bytes_max: int = 1 << 20) -> FetchPartition:
-    return FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=bytes_max)
-
-
-def named(node: Node, name: str, *partitions: FetchPartition) -> FetchTopic:
-    """By name and by id, as the version has it."""
-    topic = node.services.topics.image.topics[name]
-    return FetchTopic(topic=name, topic_id=topic.topic_id, partitions=partitions)
-
-
-def got(answer: FetchResponse) -> Mapping[int, list[int]]:
-    """Offsets by partition."""
-    return {
-        data.partition_index: offsets(data.records or b"")
-        for topic in answer.responses
-        for data in topic.partitions
-    }
 
 
 @pytest.mark.parametrize("version", [7, BY_NAME, BY_ID])

@@ -17,15 +17,20 @@ import pytest
 
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
-from lapse.broker.fast.fetch import PARTITIONS_MAX
+from lapse.broker.fast.fetch_look import PARTITIONS_MAX
 from lapse.broker.limits.quotas import CLIENT_ID, CONSUMER_BYTE_RATE
+from lapse.broker.logs.purgatory import Watch
 from lapse.broker.node import Node
-from lapse.client.connection import BrokerConnection
+from lapse.client.admin import Admin
+from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.log.partition_log import PartitionLog
-from lapse.records.builder import NewRecord, build_batch
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.validate import check_produced
 from lapse.security.acls import AclFilter, Operation, ResourceType
 from lapse.wire.schema.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tests.support.broker.fetching import offsets, until_waiting
 from tests.support.broker.running import (
+    BY_NAME,
     batch_of,
     connect,
     create,
@@ -33,6 +38,7 @@ from tests.support.broker.running import (
     fetch_request,
     produce,
     running_node,
+    until,
 )
 from tests.support.broker.secured import WITH_ACLS, allow, logged_in, set_acls
 from tests.support.wire.frames import frame_of
@@ -95,16 +101,73 @@ async def test_by_id(node: Node, connection: BrokerConnection) -> None:
 
 @pytest.mark.usefixtures("topic")
 async def test_what_is_waited_for_is_waited_for(node: Node, connection: BrokerConnection) -> None:
-    waiting = asyncio.ensure_future(fetch(connection, "t", (0, 1), max_wait_ms=60_000))
-    while not node.services.purgatory.waiting:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
-    async with await BrokerConnection.open("127.0.0.1", node.services.address.port) as other:
+    async with await connect(node) as other:
+        waiting = asyncio.ensure_future(
+            fetch(connection, "t", (0, 1), max_wait_ms=60_000, min_bytes=len(ONE) + 1)
+        )
+        await until_waiting(node)
         await produce(other, "t", (0, ONE))
-    assert values(await waiting) == [ONE[61:]]
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await produce(other, "t", (0, ONE))
+    (found,) = await waiting
+    assert (offsets(found.records), found.high_watermark) == ([1, 2], 3)
+    assert fast(node) == node.services.counters.requests["Fetch"] == 1
+    assert values(await fetch(connection, "t", (0, 3), min_bytes=0)) == [b""]
+    assert values(await fetch(connection, "t", (0, 3), max_wait_ms=1)) == [b""]
+    assert fast(node) == 3
+
+
+@pytest.mark.usefixtures("topic")
+async def test_a_wait_ends_with_its_client(node: Node) -> None:
+    async with await connect(node) as leaves:
+        waiting = asyncio.ensure_future(fetch(leaves, "t", (0, 1), max_wait_ms=60_000))
+        await until_waiting(node)
+    await until(lambda: not node.services.purgatory.waiting)
+    with pytest.raises(ConnectionLost):
+        await waiting
+
+
+async def test_what_came_meanwhile_may_be_for_the_readable_path(
+    node: Node, connection: BrokerConnection, topic: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the end of an aborted transaction; it waits no longer than the client said."""
+    waits, wait = [], Watch.wait
+
+    async def noted(watch: Watch, missing: int, seconds: float) -> None:
+        waits.append(seconds)
+        await wait(watch, missing, seconds)
+
+    monkeypatch.setattr(Watch, "wait", noted)
+    asked: dict[str, Any] = {"isolation_level": 1, "min_bytes": 1 << 20, "max_wait_ms": 600}
+    waiting = asyncio.ensure_future(fetch(connection, "t", (0, 1), **asked))
+    await until_waiting(node)
+    spec = BatchSpec(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    batch = bytearray(build_batch([NewRecord(b"k", b"v", 1)], spec))
+    checked = check_produced(batch, topic.config, 1, "t-0")
+    topic.append(checked, leader_epoch=topic.leader_epoch, now_ms=1)
+    topic.append_marker(5, 0, False, 0, leader_epoch=topic.leader_epoch, now_ms=1)
+    now = asyncio.get_running_loop().time
+    some_of_it_is_over = now() + 0.2
+    await until(lambda: now() > some_of_it_is_over)
+    node.services.purgatory.changed(T0)
+    (found,) = await waiting
+    assert [t.producer_id for t in found.aborted_transactions or ()] == [5]
+    assert offsets(found.records) == [1, 2]
     assert fast(node) == 0
-    assert values(await fetch(connection, "t", (0, 2), min_bytes=0)) == [b""]
-    assert values(await fetch(connection, "t", (0, 2), max_wait_ms=0)) == [b""]
-    assert fast(node) == 2
+    assert waits[0] > 0.5
+    assert waits[1] < waits[0] - 0.15
+
+
+@pytest.mark.usefixtures("topic")
+async def test_a_topic_that_goes_ends_the_wait(node: Node, connection: BrokerConnection) -> None:
+    waiting = asyncio.ensure_future(fetch(connection, "t", (0, 1), max_wait_ms=60_000))
+    await until_waiting(node)
+    async with await connect(node) as other:
+        await Admin(other).delete_topic("t")
+    (found,) = await asyncio.wait_for(waiting, 10)
+    assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert fast(node) == 0
 
 
 @pytest.mark.usefixtures("topic")
@@ -160,22 +223,31 @@ async def test_many_partitions_are_left_to_threads(
 async def test_much_at_once_asks_for_room_first(
     node: Node, connection: BrokerConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lapse.broker.fast.fetch.HELD_BYTES_MAX", 2 * len(SHORT))
-    await create(node, "t", 4)
-    await produce(connection, "t", *[(n, SHORT) for n in range(3)], (3, LONG))
-    assert len(await fetch(connection, "t", (0, 0), (1, 0), (3, 0))) == 3
-    assert fast(node) == 1
-    assert len(await fetch(connection, "t", (0, 0), (1, 0), (2, 0), (3, 0))) == 4
+    monkeypatch.setattr("lapse.broker.fast.fetch_look.HELD_BYTES_MAX", 2 * len(SHORT))
+    await create(node, "t", 5)
+    await produce(connection, "t", *[(n, SHORT) for n in range(4)], (4, LONG))
+    assert len(await fetch(connection, "t", (0, 0), (1, 0), (2, 0), (4, 0))) == 4
+    assert fast(node) == 0
+    assert len(await fetch(connection, "t", (0, 0), (1, 0), (4, 0), (0, 1))) == 4
     assert fast(node) == 1
 
 
 @pytest.mark.usefixtures("topic")
-async def test_with_quotas_it_is_the_readable_path_that_counts(
+async def test_over_its_quota_a_client_gets_nothing_and_waits(
     node: Node, connection: BrokerConnection
 ) -> None:
-    await node.services.quotas.alter(((CLIENT_ID, None),), {CONSUMER_BYTE_RATE: 1e9})
-    assert values(await fetch(connection, "t", (0, 0))) == [ONE[61:]]
-    assert fast(node) == 0
+    """It is the readable path that says so; until then what is given is counted."""
+    per_second = float(len(ONE) + 1)  # over ten seconds and the one that has begun
+    await node.services.quotas.alter(((CLIENT_ID, None),), {CONSUMER_BYTE_RATE: per_second})
+    request = fetch_request("t", (0, 0))
+    for n in range(1, 20):
+        answer = await connection.request(request, FetchResponse, version=BY_NAME)
+        if answer.throttle_time_ms:
+            break
+        assert values(answer.responses[0].partitions) == [ONE[61:]]
+        assert fast(node) == n
+    assert n > 5
+    assert (fast(node), answer.responses) == (n - 1, ())
 
 
 async def test_who_may_not_read_is_refused_from_the_next_request_on(disk_path: Path) -> None:

@@ -113,6 +113,33 @@ def test_rates_of_clients_that_are_gone_are_forgotten() -> None:
     for n in range(5000):
         quotas.use(KEY, "u", f"c{n}", 1, 20 * n)
     assert len(quotas._rates) < 2500
+    assert len(quotas._found) < 2500
+
+
+@pytest.mark.parametrize("others", [100, 500, 5000])
+def test_who_comes_back_is_counted_once(others: int) -> None:
+    """What was known of a client is not gone by once it was forgotten."""
+    quotas, now_ms = with_quota((CLIENT_ID, None)), 100_000
+    for n in range(600):
+        quotas.use(REQUEST_PERCENTAGE, "u", f"c{n}", 1, 0)  # which has no quota
+        quotas.use(KEY, "u", f"c{n}", 1, 0)
+    quotas.use(KEY, "u", "c", 1, 0)
+    for n in range(others):
+        quotas.use(KEY, "u", f"d{n}", 1, now_ms)
+    quotas.use(KEY, "u", "c", 6_000, now_ms)
+    quotas.put(entity_of([(USER, "another")]), {KEY: 1})  # all are looked up anew
+    assert quotas.use(KEY, "u", "c", 1, now_ms) > 0
+
+
+@pytest.mark.parametrize("shared", [(USER, "u"), (CLIENT_ID, "c")])
+def test_another_quota_holds_from_the_next_request_on(shared: tuple[str, str]) -> None:
+    quotas = with_quota(shared, quota=1e9)
+    assert quotas.use(KEY, "u", "c", 6_000, 0) == 0
+    quotas.put(entity_of([shared]), {KEY: 500})
+    assert quotas.use(KEY, "u", "c", 1, 0) > 0
+    assert quotas.use(KEY, "v", "d", 1, 0) == 0
+    quotas.put(entity_of([(USER, "v")]), {KEY: 1})
+    assert quotas.use(KEY, "v", "d", 100, 0) > 0
 
 
 # --- changes of topics, by partitions (KIP-599) ---------------------------------------------------

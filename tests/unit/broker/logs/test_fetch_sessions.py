@@ -267,6 +267,39 @@ def test_a_partition_is_told_of_when_its_error_is_over() -> None:
     assert returned(go_on(kept, asking(first, 5))) == [("a", 0)]
 
 
+def test_what_the_fast_path_has_prepared_goes_with_what_it_rests_on() -> None:
+    """What is fetched, what was told, which partitions there are."""
+    kept, where = sessions(), ("a", 0)
+    first = made(kept, where)
+    session = kept.waiting_for(ALICE, first, 1)
+    assert session is not None
+    (one,) = session.partitions.values()
+
+    def after(request: FetchRequest, *, answered: bool = True) -> tuple[Any, object]:
+        session.prepared_for, one.quiet = ("something",), "in this state"
+        context = kept.begin(ALICE, BY_NAME, request, 0)
+        if answered:
+            context.answer(whole(context), 0)
+        return session.prepared_for, one.quiet
+
+    assert after(asking(first, 1)) == (("something",), None)
+    assert after(asking(first, 2, where), answered=False) == (("something",), None)
+    assert after(asking(first, 3, ("b", 0)), answered=False) == (None, "in this state")
+    gone = (ForgottenTopic(topic="b", partitions=(0,)),)
+    assert after(asking(first, 4, ("b", 1), forgotten_topics_data=gone), answered=False)[0] is None
+
+
+def test_who_waits_for_the_next_request_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = sessions()
+    first = made(kept, ("a", 0), ("a", 1))
+    assert kept.waiting_for(BOB, first, 1) is None
+    assert kept.waiting_for(ALICE, first, 2) is None
+    assert kept.waiting_for(ALICE, first + 1, 1) is None
+    assert kept.waiting_for(ALICE, first, 1) is not None
+    monkeypatch.setattr(fetch_sessions, "PARTITIONS_MAX", 1)
+    assert kept.waiting_for(ALICE, first, 1) is None
+
+
 def test_a_follower_that_cuts_its_log_back_is_told_of_the_bounds_afterwards() -> None:
     """Unlike Kafka: it takes nothing of the answer that says where its log and ours part."""
     kept = sessions()
