@@ -63,7 +63,11 @@ TIERS: Mapping[str, tuple[str, int]] = {
     "spark": ("tests/spark", 240),
     "chaos": ("tests/chaos", 180),
     "browser": ("tests/browser", 60),
+    "readable": ("tests/unit/broker", 60),
 }
+# The broker's tests once more, on brokers without the fast path: of `make torture` only, since the
+# two paths are compared request by request in tests/property/test_fast_requests.py.
+AT_FULL_COUNTS = frozenset({"readable"})
 # `make check`: in one run, without what is slow (tests/slow.txt) and without counting branches.
 INNER = {"inner": ("tests/test_tidy.py tests/test_rules.py tests/unit tests/property", 200)}
 KNOWN: Mapping[str, tuple[str, int]] = {**TIERS, **INNER}
@@ -77,7 +81,11 @@ SPREAD: Mapping[str, int] = {
     "compat": CORES + 2,
 }
 # Tiers within another one's folder: one has to itself what `covered` looks at.
-APART: Mapping[str, str] = {"unit": f"tests/unit/lifecycle {MACHINERY}", "inner": MACHINERY}
+APART: Mapping[str, str] = {
+    "unit": f"tests/unit/lifecycle {MACHINERY}",
+    "inner": MACHINERY,
+    "readable": "tests/unit/broker/fast",
+}
 # These run as one if all are asked for: processes start once, and nobody waits for the last test of
 # each tier. The first one says how.
 TOGETHER = (
@@ -187,6 +195,11 @@ def succeeded(results: Sequence[TierResult], unlisted: Sequence[Outcome], *, in_
 
 
 # --- running ------------------------------------------------------------------------------------
+
+
+def usual_tiers(scale: float) -> list[str]:
+    """Which are run where none is named."""
+    return [name for name in TIERS if scale > SCALE_DEFAULT or name not in AT_FULL_COUNTS]
 
 
 def runs_of(tiers: Sequence[str]) -> list[tuple[str, ...]]:
@@ -314,6 +327,8 @@ class PytestRun:
             told["LAPSE_TEST_SLOW"] = "no"
         if self.name in SAME_ORDER:
             told["PYTHONHASHSEED"] = "0"
+        if self.name in AT_FULL_COUNTS:
+            told["LAPSE_TEST_FAST_REQUESTS"] = "false"
         if self.name == COVERED:
             told["LAPSE_COVERAGE"] = str(folder)
         return {**outside, **told}
@@ -505,7 +520,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     drawn = secrets.randbelow(1 << 31) if options.record else SEED_DEFAULT
     seed = int(os.environ.get("LAPSE_TEST_SEED") or drawn)
     started, results = time.monotonic(), []
-    for tiers in results_of(runs_of(options.tiers or list(TIERS)), seed, scale):
+    for tiers in results_of(runs_of(options.tiers or usual_tiers(scale)), seed, scale):
         results += tiers
         if options.record:  # after each: a run of hours that is cut short keeps what it has
             record(options.record, results, scale=scale, seed=seed)

@@ -72,6 +72,7 @@ CHANGES = {
     "old": {"message.format.version": ("0.10.2", "2.8")},
 }
 TRANSACTIONAL_ID = 77
+OF_TRANSACTIONS = "plain"
 END = 0x7FEEDDCC  # the correlation id of what is asked last
 _END_OF_STEP = frame_of(ApiVersionsRequest(), 0, correlation_id=END)
 
@@ -252,7 +253,7 @@ class Traffic:
             acks=rng.choice([-1, -1, 1, 1, 0, 2] if rng.random() < 0.2 else [-1, 1]),
             timeout_ms=100,
             topic_data=tuple(self._topic(name, now_ms) for name in self._names()),
-            **({"transactional_id": "x"} if rng.random() < 0.02 else {}),
+            **({"transactional_id": "x"} if rng.random() < 0.3 else {}),
         )
         return self._framed(request, rng.choice([3, 5, 7, 8, 9, 10, 11]))
 
@@ -286,6 +287,8 @@ class Traffic:
         codec = rng.choice(list(Codec)) if odd == "codec" else Codec.NONE
         of_producer = odd in OF_PRODUCERS or (not odd and rng.random() < 0.4)
         more = self._producer(name, number, len(records), odd) if of_producer else {}
+        if name == OF_TRANSACTIONS and rng.random() < 0.3:
+            more = self._in_transaction(number)
         batch = build_batch(records, BatchSpec(codec=codec, **more))  # type: ignore[arg-type]
         if odd == "bit":
             return _without_flag(batch)
@@ -320,6 +323,17 @@ class Traffic:
             "producer_epoch": epoch,
             "base_sequence": sequence,
             "transactional": odd == "transactional",
+        }
+
+    def _in_transaction(self, number: int) -> dict[str, int | bool]:
+        """Of the producer of `change_transaction`, whose transaction goes on, or has ended."""
+        where = TopicPartition(OF_TRANSACTIONS, number)
+        known = producers_of(self.logs.get(where)).get(TRANSACTIONAL_ID)
+        return {
+            "producer_id": TRANSACTIONAL_ID,
+            "producer_epoch": self.rng.choice([0, 0, 0, 0, 1]),
+            "base_sequence": 0 if known is None else known.last_sequence + 1,
+            "transactional": True,
         }
 
 
@@ -454,7 +468,7 @@ async def change(both: tuple[Broker, Broker], rng: random.Random) -> None:
     """Something happens to a topic: other settings, gone and made anew, its start moves."""
     name = rng.choice(list(TOPICS))
     kind = rng.choice(
-        ["settings", "settings", "anew", "start", "committed", *(3 * ["transaction"])]
+        ["settings", "settings", "anew", "start", "committed", *(4 * ["transaction"])]
     )
     if kind == "anew":
         for broker in both:
@@ -470,7 +484,7 @@ async def change(both: tuple[Broker, Broker], rng: random.Random) -> None:
     elif kind == "transaction":
         number, kind = rng.randrange(PARTITIONS), rng.choice(["goes on", "commit", "abort"])
         for broker in both:
-            change_transaction(broker, TopicPartition("plain", number), kind)
+            change_transaction(broker, TopicPartition(OF_TRANSACTIONS, number), kind)
     elif kind == "committed":
         number, behind = rng.randrange(PARTITIONS), rng.choice([None, 0, 1, 5])
         for broker in both:

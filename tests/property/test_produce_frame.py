@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lapse.base.config import topic_config
 from lapse.broker.api.table import SERVED
 from lapse.kernels.keep import finish_batch
+from lapse.kernels.layout import TRANSACTIONAL
 from lapse.kernels.produce_frame import COLUMNS, NOT_PLAIN, judge
 from lapse.log.plain_appender import PlainBatch
 from lapse.records.batch import records_of, row_of
@@ -47,13 +48,16 @@ class Judged:
     correlation_id: int
     client: bytes | None
     acks: int
+    transaction: bytes | None
     rows: list[tuple[bytes, bytes, PlainBatch]]
 
     def is_served(self) -> bool:
         """Whether the version is one of ours, and all names are text."""
         names = [name for name, _, _ in self.rows]
         try:
-            texts = [name.decode() for name in [self.client or b"", *names]]
+            texts = [
+                name.decode() for name in [self.client or b"", self.transaction or b"", *names]
+            ]
         except UnicodeDecodeError:
             return False
         return bool(texts) and self.version in PRODUCE.versions
@@ -66,7 +70,9 @@ def judged(frame: bytes, rows_max: int = ROWS) -> Judged | None:
     array = np.frombuffer(buffer, np.uint8)
     rows = np.full((rows_max, COLUMNS), -77, np.int64)
     start, end = len(before), len(before) + len(frame)
-    count, version, correlation_id, client, client_size, acks, _ = judge(array, start, end, rows)
+    count, version, correlation_id, client, client_size, acks, _, transaction, size = judge(
+        array, start, end, rows
+    )
     if count == NOT_PLAIN:
         return None
     found = []
@@ -77,20 +83,25 @@ def judged(frame: bytes, rows_max: int = ROWS) -> Judged | None:
         name = buffer[batch.topic : batch.topic + batch.topic_size]
         found.append((name, data, batch._replace(position=0, topic=0, topic_size=0)))
     name = buffer[client : client + client_size] if client_size >= 0 else None
-    return Judged(version, correlation_id, name, acks, found)
+    transactional_id = buffer[transaction : transaction + size] if size >= 0 else None
+    return Judged(version, correlation_id, name, acks, transactional_id, found)
 
 
 def twin(frame: bytes) -> Judged:
     """The same part by part; fails where a part is wrong or no plain one."""
     request = decode_request(memoryview(frame), SERVED)
     header, message = request.header, request.message
-    assert message.transactional_id is None
+    transaction = message.transactional_id
     rows = []
     for topic in message.topic_data:
         for data in topic.partition_data:
             rows.append((topic.name.encode(), bytes(data.records), batch_of(data)))
-    client = None if header.client_id is None else header.client_id.encode()
-    return Judged(header.request_api_version, header.correlation_id, client, message.acks, rows)
+    assert transaction or not any(batch.attributes for _, _, batch in rows)
+    client, transaction = (
+        None if name is None else name.encode() for name in (header.client_id, transaction)
+    )
+    version, correlation_id = header.request_api_version, header.correlation_id
+    return Judged(version, correlation_id, client, message.acks, transaction, rows)
 
 
 def batch_of(data: PartitionProduceData) -> PlainBatch:
@@ -99,7 +110,8 @@ def batch_of(data: PartitionProduceData) -> PlainBatch:
     checked = check_produced(bytearray(data.records), ANY_TIME, NOW, "t-0")
     assert bytes(checked.data) == bytes(data.records), "nothing was to be changed"
     header = checked.header
-    assert header.attributes == 0
+    assert header.attributes in {0, TRANSACTIONAL}
+    assert header.producer_id >= 0 or not header.attributes
     assert header.base_offset == 0
     records = list(records_of(checked.data, row_of(header), "t-0"))
     times = [r.timestamp for r in records if r.timestamp != -1]
@@ -117,19 +129,21 @@ def batch_of(data: PartitionProduceData) -> PlainBatch:
         crc=header.crc,
         keyless=sum(r.key is None for r in records),
         tombstones=sum(r.value is None for r in records),
+        attributes=header.attributes,
         topic=0,
         topic_size=0,
     )
 
 
 @st.composite
-def plain_batches(draw: st.DrawFn) -> bytes:
+def plain_batches(draw: st.DrawFn, *, in_transaction: bool = False) -> bytes:
     producer = draw(st.booleans())
     spec = BatchSpec(
         producer_id=draw(st.integers(0, 1 << 40)) if producer else -1,
         producer_epoch=draw(st.integers(0, 0x7FFF)) if producer else -1,
         base_sequence=draw(st.integers(0, (1 << 31) - 1)) if producer else -1,
         leader_epoch=draw(st.integers(-1, 3)),
+        transactional=producer and in_transaction and draw(st.booleans()),
     )
     return build_batch(draw(new_records(gaps=False)), spec)
 
@@ -138,13 +152,14 @@ def plain_batches(draw: st.DrawFn) -> bytes:
 def frames(draw: st.DrawFn) -> tuple[bytes, int]:
     """A plain request, and how many batches it has."""
     names = st.text(st.characters(codec="ascii"), min_size=1, max_size=200)
+    transactional_id = draw(st.none() | st.text(max_size=9))
     topics = tuple(
         TopicProduceData(
             name=draw(names),
             partition_data=tuple(
                 PartitionProduceData(
                     index=draw(st.integers(-(1 << 31), (1 << 31) - 1)),
-                    records=draw(plain_batches()),
+                    records=draw(plain_batches(in_transaction=bool(transactional_id))),
                 )
                 for _ in range(draw(st.integers(1, 3)))
             ),
@@ -152,7 +167,10 @@ def frames(draw: st.DrawFn) -> tuple[bytes, int]:
         for _ in range(draw(st.integers(1, 3)))
     )
     request = ProduceRequest(
-        acks=draw(st.integers(-2, 2)), timeout_ms=draw(st.integers(0, 9)), topic_data=topics
+        acks=draw(st.integers(-2, 2)),
+        timeout_ms=draw(st.integers(0, 9)),
+        topic_data=topics,
+        transactional_id=transactional_id,
     )
     frame = framed(
         request,
@@ -194,6 +212,10 @@ def test_what_is_garbled_is_right_all_the_same_or_not_plain(
             assert found == twin(frame)
 
 
+OF_PRODUCER = BatchSpec(producer_id=1, producer_epoch=0, base_sequence=0)
+IN_TRANSACTION = replace(OF_PRODUCER, transactional=True)
+
+
 def sealed(batch: bytes, at: int, value: bytes) -> bytes:
     """With other bytes at a place, and the checksum of that."""
     out = bytearray(batch)
@@ -204,13 +226,16 @@ def sealed(batch: bytes, at: int, value: bytes) -> bytes:
 
 @given(plain_batches(), st.integers(0, 10_000), st.integers(1, 255))
 @example(build_batch([NewRecord(b"k", b"v", NOW)]), 35 + 7, 1)  # a time that no record has
-@example(build_batch([NewRecord(b"k", b"v", NOW)]), 22, 0x10)  # transactional
+@example(build_batch([NewRecord(b"k", b"v", NOW)]), 22, 0x10)  # transactional, of nobody
+@example(build_batch([NewRecord(b"k", b"v", NOW)], OF_PRODUCER), 22, 0x10)
+@example(build_batch([NewRecord(b"k", b"v", NOW)], OF_PRODUCER), 22, 0x30)  # a marker
 def test_what_is_garbled_under_a_right_checksum_too(batch: bytes, at: int, flip: int) -> None:
     at %= len(batch)
     garbled = sealed(batch, at, bytes([batch[at] ^ flip]))
-    found = judged(of_one(garbled))
+    frame = of_one(garbled, transactional_id="x")
+    found = judged(frame)
     if found is not None:
-        assert found == twin(of_one(garbled))
+        assert found == twin(frame)
 
 
 RECORD = NewRecord(b"k", b"v", NOW)
@@ -228,14 +253,12 @@ NOT_SO: dict[str, Callable[[int], bytes]] = {
     "no records": lambda version: of_one(None, version),
     "two batches": lambda version: of_one(PLAIN + PLAIN, version),
     "a codec": lambda version: of_one(build_batch([RECORD], BatchSpec(codec=Codec.LZ4)), version),
-    "of a transaction": lambda version: of_one(
-        build_batch(
-            [RECORD],
-            BatchSpec(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True),
-        ),
-        version,
+    "of a transaction without a name": lambda version: of_one(
+        build_batch([RECORD], IN_TRANSACTION), version
     ),
-    "a transactional id": lambda version: of_one(PLAIN, version, transactional_id="x"),
+    "of a transaction of nobody": lambda version: of_one(
+        build_batch([RECORD], BatchSpec(transactional=True)), version, transactional_id="x"
+    ),
     "an offset": lambda version: of_one(build_batch([RECORD], BatchSpec(base_offset=1)), version),
     "a value beside a tombstone": lambda version: of_one(
         build_batch([NewRecord(b"k", b"v", NOW, tombstone=True)]), version
@@ -268,6 +291,22 @@ NOT_SO: dict[str, Callable[[int], bytes]] = {
 def test_what_is_not_plain(what: str, version: int) -> None:
     assert judged(of_one(PLAIN, version)) is not None
     assert judged(NOT_SO[what](version)) is None
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 11])
+def test_a_batch_of_a_transaction_is_plain(version: int) -> None:
+    frame = of_one(build_batch([RECORD], IN_TRANSACTION), version, transactional_id="x")
+    found = judged(frame)
+    assert found is not None
+    assert found == twin(frame)
+    assert (found.transaction, found.rows[0][2].attributes) == (b"x", TRANSACTIONAL)
+
+
+def test_an_id_of_less_than_no_bytes_is_not_plain() -> None:
+    frame = of_one(PLAIN, 8)
+    at = 10 + len("c")  # behind the header
+    assert frame[at : at + 2] == b"\xff\xff"
+    assert judged(frame[:at] + b"\xff\xfe" + frame[at + 2 :]) is None
 
 
 def test_another_api_is_not_plain() -> None:

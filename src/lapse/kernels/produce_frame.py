@@ -4,10 +4,11 @@ For the fast path (`broker.fast`): where everything is as it nearly always is, o
 where the batches are. Anything else is "not plain", and the readable path looks at it: it has the
 words for what is wrong, and this has none.
 
-Plain is a request of version 3 or later without a transactional id, without tags, with nothing
-after its end, whose every batch is the only one of its partition's bytes, of format v2, without a
-codec and any attribute, numbered from 0 as it says, with a right checksum, and whose records parse
-and have no time later than the batch says.
+Plain is a request of version 3 or later without tags, with nothing after its end, whose every batch
+is the only one of its partition's bytes, of format v2, without a codec, of a transaction or not,
+but without any other attribute, numbered from 0 as it says, with a right checksum, and whose
+records parse and have no time later than the batch says. A batch of a transaction has a producer,
+and its request a transactional id.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from lapse.kernels.layout import (
     MAX_TIMESTAMP,
     PRODUCER_EPOCH,
     PRODUCER_ID,
+    TRANSACTIONAL,
 )
 from lapse.kernels.machine import load_i16_be, load_i32_be, load_i64_be
 from lapse.kernels.request_parts import count_at, no_tags, size_at
@@ -44,9 +46,9 @@ FLEXIBLE_FROM = 9
 # Columns of a row, one a partition; `topic` is where its topic's name is, in bytes of the buffer.
 (
     PARTITION, POSITION, SIZE, RECORDS, BASE_TIME, GREATEST_TIME, LEAST_TIME, OF_PRODUCER,
-    OF_EPOCH, SEQUENCE, CHECKSUM, KEYLESS, TOMBSTONES, TOPIC, TOPIC_SIZE,
-) = range(15)  # fmt: skip
-COLUMNS = 15
+    OF_EPOCH, SEQUENCE, CHECKSUM, KEYLESS, TOMBSTONES, ATTRIBUTE_BITS, TOPIC, TOPIC_SIZE,
+) = range(16)  # fmt: skip
+COLUMNS = 16
 
 NO_TIME = -1
 _LATEST = (1 << 63) - 1
@@ -55,14 +57,15 @@ _LATEST = (1 << 63) - 1
 @kernel
 def judge(
     buf: NDArray[np.uint8], start: int, end: int, rows: NDArray[np.int64]
-) -> tuple[int, int, int, int, int, int, int]:
+) -> tuple[int, int, int, int, int, int, int, int, int]:
     """Judge the request in buf[start:end], which is its API key and what follows.
 
     Fills `rows` (COLUMNS each), in the order of the request. Returns (number of rows or NOT_PLAIN,
-    version, correlation id, position and size of the client id, acks, timeout in ms); a null
-    client id has the size -1. Nothing in the buffer is changed.
+    version, correlation id, position and size of the client id, acks, timeout in ms, position and
+    size of the transactional id); an id that is null has the size -1. Nothing in the buffer is
+    changed.
     """
-    no = (NOT_PLAIN, 0, 0, 0, 0, 0, 0)
+    no = (NOT_PLAIN, 0, 0, 0, 0, 0, 0, 0, 0)
     if start < 0 or end > buf.shape[0] or end - start < 14:
         return no
     version = load_i16_be(buf, start + 2)
@@ -75,8 +78,11 @@ def judge(
     if client_size < -1 or client_size > end - client:
         return no
     i = no_tags(buf, client + max(client_size, 0), end, flexible)
-    i = _no_transaction(buf, i, end, flexible)
-    if i < 0 or end - i < 6:
+    transaction_size, transaction = size_at(buf, i, end, flexible)
+    if transaction < 0 or transaction_size < -1 or transaction_size > end - transaction:
+        return no
+    i = transaction + max(transaction_size, 0)
+    if end - i < 6:
         return no
     acks, timeout_ms = load_i16_be(buf, i), load_i32_be(buf, i + 2)
     topics, i = count_at(buf, i + 6, end, flexible)
@@ -97,14 +103,18 @@ def judge(
             size, position = count_at(buf, i + 4, end, flexible)
             if size < HEADER_SIZE or size > end - position:
                 return no
-            if not _is_plain(buf, position, size, row):
+            is_plain = _is_plain(buf, position, size, row)
+            if not is_plain or (row[ATTRIBUTE_BITS] and transaction_size < 1):
                 return no
             i = no_tags(buf, position + size, end, flexible)
             n += 1
         i = no_tags(buf, i, end, flexible)
     if n == 0 or no_tags(buf, i, end, flexible) != end:
         return no
-    return n, version, correlation_id, client, client_size, acks, timeout_ms
+    return (
+        n, version, correlation_id, client, client_size, acks, timeout_ms, transaction,
+        transaction_size,
+    )  # fmt: skip
 
 
 @inlined
@@ -113,13 +123,16 @@ def _is_plain(buf: NDArray[np.uint8], at: int, size: int, row: NDArray[np.int64]
     count = load_i32_be(buf, at + COUNT)
     producer_id = load_i64_be(buf, at + PRODUCER_ID)
     epoch, sequence = load_i16_be(buf, at + PRODUCER_EPOCH), load_i32_be(buf, at + BASE_SEQUENCE)
-    checksum = load_i32_be(buf, at + CRC) & 0xFFFFFFFF
+    checksum, attributes = (
+        load_i32_be(buf, at + CRC) & 0xFFFFFFFF,
+        load_i16_be(buf, at + ATTRIBUTES),
+    )
     end = at + size
     if (
         load_i64_be(buf, at + BASE_OFFSET) != 0
         or load_i32_be(buf, at + LENGTH) + LOG_OVERHEAD != size
         or buf[at + MAGIC] != 2
-        or load_i16_be(buf, at + ATTRIBUTES) != 0
+        or (attributes != 0 and (attributes != TRANSACTIONAL or producer_id < 0))
         or count < 1
         or load_i32_be(buf, at + LAST_OFFSET_DELTA) != count - 1
         or count * RECORD_BYTES_MIN > size - HEADER_SIZE
@@ -155,12 +168,5 @@ def _is_plain(buf: NDArray[np.uint8], at: int, size: int, row: NDArray[np.int64]
     row[BASE_TIME], row[GREATEST_TIME], row[LEAST_TIME] = base_time, greatest, least
     row[OF_PRODUCER], row[OF_EPOCH], row[SEQUENCE] = producer_id, epoch, sequence
     row[CHECKSUM], row[KEYLESS], row[TOMBSTONES] = checksum, keyless, tombstones
+    row[ATTRIBUTE_BITS] = attributes
     return True
-
-
-@inlined
-def _no_transaction(buf: NDArray[np.uint8], i: int, end: int, flexible: bool) -> int:
-    """What follows a transactional id that is null; -1 if it is not."""
-    if flexible:
-        return no_tags(buf, i, end, flexible)
-    return i + 2 if 0 <= i <= end - 2 and load_i16_be(buf, i) == -1 else -1

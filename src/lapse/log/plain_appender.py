@@ -49,6 +49,7 @@ class PlainBatch(NamedTuple):
     crc: int
     keyless: int
     tombstones: int
+    attributes: int
     topic: int
     topic_size: int
 
@@ -142,12 +143,15 @@ class PlainAppender:
             return None
         header = Header(
             0, batch.size, base_offset, last_offset, batch.base_time, batch.greatest_time,
-            batch.producer_id, batch.crc, leader_epoch, batch.sequence, batch.records, 0,
-            batch.producer_epoch, 2,
+            batch.producer_id, batch.crc, leader_epoch, batch.sequence, batch.records,
+            batch.attributes, batch.producer_epoch, 2,
         )  # fmt: skip
         if batch.producer_id >= 0:
+            producers, epoch = appender.producers, batch.producer_epoch
+            if batch.attributes and not producers.is_in_transaction(batch.producer_id, epoch):
+                return None  # its coordinator has to say that it goes on
             try:
-                if appender.producers.check(header, "") is not None:
+                if producers.check(header, "") is not None:
                     return None  # it is there already
             except KafkaError:
                 return None
@@ -174,6 +178,7 @@ class PlainAppender:
 def _timed(header: Header, data: memoryview, time_ms: int) -> Header:
     """With the append time in its bytes (T-4)."""
     last_delta = header.last_offset - header.base_offset
-    _put_times(data, ATTRIBUTES, LOG_APPEND_TIME, last_delta, header.base_timestamp, time_ms)
+    attributes = header.attributes | LOG_APPEND_TIME
+    _put_times(data, ATTRIBUTES, attributes, last_delta, header.base_timestamp, time_ms)
     crc = finish_batch(as_array(data), 0, len(data))
-    return header._replace(attributes=LOG_APPEND_TIME, max_timestamp=time_ms, crc=crc)
+    return header._replace(attributes=attributes, max_timestamp=time_ms, crc=crc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -41,6 +42,11 @@ from lapse.wire.schema.produce import (
 BY_NAME = 12  # the newest Fetch version that names topics
 
 
+# By tools/run_tests, for the tier that runs brokers without the fast path.
+FAST = os.environ.get("LAPSE_TEST_FAST_REQUESTS")
+AS_ASKED = {} if FAST is None else {"lapse.fast.requests": FAST}
+
+
 @asynccontextmanager
 async def running_node(
     data: Path,
@@ -54,6 +60,7 @@ async def running_node(
         "log.dirs": str(data),
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "lapse.http.port": "-1",
+        **AS_ASKED,
         **(settings or {}),
     }
     node = Node(broker_config(properties), LogEnv(fs or RealFs(), clock or SystemClock()))

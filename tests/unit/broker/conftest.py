@@ -13,8 +13,8 @@ from tests.support.broker.running import connect, running_node
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with running_node(tmp_path / "data") as running:
+async def node(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Node]:
+    async with running_node(tmp_path / "data", getattr(request, "param", None)) as running:
         yield running
 
 

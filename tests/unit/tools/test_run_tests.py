@@ -342,3 +342,8 @@ def test_not_every_combination_is_run_before_torture(
     if both == 3:
         wanted = {"test_both[True-print]", "test_both[False-len]", "test_both[True-list]"}
         assert set(combined) == wanted
+
+
+def test_some_tiers_are_run_at_full_counts_only() -> None:
+    assert set(run_tests.TIERS) - set(run_tests.usual_tiers(0.05)) == {"readable"}
+    assert run_tests.usual_tiers(1) == list(run_tests.TIERS)

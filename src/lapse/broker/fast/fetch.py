@@ -26,7 +26,7 @@ from lapse.broker.request.context import Services, Session
 from lapse.broker.request.throttle import charge_fetched
 from lapse.kernels.fetch_frame import BY_ID_FROM, COLUMNS, HEAD_SIZE, NO_SESSION, parse
 from lapse.log.plain_reader import PlainReader
-from lapse.security.acls import Operation
+from lapse.security.acls import Operation, ResourceType
 from lapse.wire.codec import Part
 from lapse.wire.schema.fetch import FETCH, FetchPartition
 
@@ -90,14 +90,6 @@ class _Request:
     @property
     def bytes_min(self) -> int:
         return min(self.head.bytes_min, self.terms.bytes_max)
-
-    @property
-    def is_held_back(self) -> bool:
-        """Whether a marker of few bytes may let a consumer see much."""
-        if not self.terms.is_committed:
-            return False
-        states = (led.log.state for led in self.partitions)
-        return any(state.last_stable_offset < state.high_watermark for state in states)
 
 
 class FastFetch:
@@ -184,9 +176,11 @@ class FastFetch:
 
     def _topic(self, name: bytes, by_id: bool, session: Session) -> LedTopic | None:
         topic = self._topics.by_id(name) if by_id else self._topics.of(name)
-        if topic is None or not may(self._services, session, Operation.READ, topic):
+        if topic is None:
             return None
-        return topic
+        name_of = topic.topic.name
+        may_read = may(self._services, session, Operation.READ, ResourceType.TOPIC, name_of)
+        return topic if may_read else None
 
     def _fetches(
         self, buffer: memoryview, rows: list[Row], head: _Head, session: Session
@@ -304,7 +298,7 @@ class FastFetch:
             seconds = request.head.wait_ms / 1000
             while True:
                 # What was read is read again, since it may be much.
-                await watch.wait(1 if request.is_held_back else request.bytes_min - size, seconds)
+                await watch.wait(request.bytes_min - size, seconds)
                 watch.reset()
                 began = clock.monotonic()
                 seconds = deadline - began

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from lapse.broker.fast.led_topics import LedTopic
 from lapse.broker.request.context import Services, Session
 from lapse.security.acls import Operation, ResourceType
 from lapse.security.authorizer import AllowAll
@@ -11,16 +10,17 @@ from lapse.security.authorizer import AllowAll
 KEPT_MAX = 1024
 
 
-def may(services: Services, session: Session, operation: Operation, topic: LedTopic) -> bool:
-    """Whether its client may do that with a topic; with other bindings comes another authorizer."""
+def may(
+    services: Services, session: Session, operation: Operation, kind: ResourceType, name: str
+) -> bool:
+    """Whether its client may do that; with other bindings comes another authorizer."""
     authorizer = services.access.authorizer
     if isinstance(authorizer, AllowAll):
         return True
     kept = session.allowed
     if kept is None or kept[0] is not authorizer or len(kept[1]) >= KEPT_MAX:
         kept = session.allowed = authorizer, {}
-    name = topic.topic.name
-    known, asked = kept[1], (operation, name)
+    known, asked = kept[1], (operation, kind, name)
     if asked not in known:
-        known[asked] = authorizer.authorize(session.actor, operation, ResourceType.TOPIC, name)
+        known[asked] = authorizer.authorize(session.actor, operation, kind, name)
     return known[asked]

@@ -35,7 +35,7 @@ from lapse.broker.request.throttle import charge_produced
 from lapse.kernels.produce_frame import COLUMNS, judge
 from lapse.log.plain_appender import PlainBatch
 from lapse.records.batch import Header
-from lapse.security.acls import Operation
+from lapse.security.acls import Operation, ResourceType
 from lapse.wire.envelope import encode_response
 from lapse.wire.schema.produce import (
     PRODUCE,
@@ -62,6 +62,8 @@ class _Head(NamedTuple):
     client_size: int
     acks: int
     timeout_ms: int
+    transaction: int
+    transaction_size: int
 
 
 class FastProduce:
@@ -127,6 +129,11 @@ class FastProduce:
     def _asked(self, buffer: memoryview, head: _Head, session: Session) -> list[Asked] | None:
         """The batches and their partitions; None where one of them is not for this path."""
         services, topics, count = self._services, self._topics, head.partitions
+        if head.transaction_size >= 0:
+            at = head.transaction
+            name = str(buffer[at : at + head.transaction_size], "utf-8")
+            if not may(services, session, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
+                return None
         asked: list[Asked] = []
         topic: LedTopic | None = None
         at = -1
@@ -135,10 +142,11 @@ class FastProduce:
             if batch.topic != at:
                 at = batch.topic
                 topic = topics.of(bytes(buffer[at : at + batch.topic_size]))
-                if topic is not None and not may(services, session, Operation.WRITE, topic):
+                if topic is None or not may(
+                    services, session, Operation.WRITE, ResourceType.TOPIC, topic.topic.name
+                ):
                     return None
-            if topic is None:
-                return None
+            assert topic is not None
             partition = topics.partition(topic, batch.partition)
             if partition is None or (head.acks == ALL and not partition.has_enough):
                 return None

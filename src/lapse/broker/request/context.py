@@ -33,7 +33,7 @@ from lapse.broker.logs.topics import Topics
 from lapse.broker.replicas.moves import Moves
 from lapse.broker.replicas.replicas import Replicas
 from lapse.lifecycle.status.conditions import Condition
-from lapse.security.acls import Operation
+from lapse.security.acls import Operation, ResourceType
 from lapse.security.attempts import LoginAttempts
 from lapse.security.authorizer import ANONYMOUS, Authorizer, RequestContext, host_of
 from lapse.security.sasl import SaslServer
@@ -62,7 +62,7 @@ class Session:
         watch: what the connection's current request waits for, if it does.
         client_id: what the client calls itself in the current request.
         number: how many connections this broker had accepted before.
-        allowed: what it may do with a topic, as far as the fast path has asked, and who said so.
+        allowed: what it may do, as far as the fast path has asked, and who said so.
     """
 
     peer: str
@@ -77,7 +77,7 @@ class Session:
     watch: Watch | None = None
     client_id: str = ""
     number: int = 0
-    allowed: tuple[Authorizer, dict[tuple[Operation, str], bool]] | None = None
+    allowed: tuple[Authorizer, dict[tuple[Operation, ResourceType, str], bool]] | None = None
     _host: str | None = None
 
     @property

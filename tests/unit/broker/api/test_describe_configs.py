@@ -18,7 +18,7 @@ from lapse.wire.schema.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
 )
-from tests.support.broker.running import connect, create, running_node
+from tests.support.broker.running import AS_ASKED, connect, create, running_node
 
 T = Resource(TOPIC, "t")
 THIS = Resource(BROKER, "0")
@@ -142,7 +142,8 @@ async def test_a_broker_tells_the_settings_of_its_file_alone(
     """What was set where: log.dirs by the test, all the rest by nobody."""
     found = await Admin(connection).describe_configs([THIS, ALL])
     set_ones = {n: e.source for n, e in found[THIS].entries.items() if e.source != 5}
-    assert set_ones == {"log.dirs": 4, "listeners": 4, "lapse.http.port": 4}
+    names = ("log.dirs", "listeners", "lapse.http.port", *AS_ASKED)
+    assert set_ones == dict.fromkeys(names, 4)
     assert found[ALL].entries == {}
 
 

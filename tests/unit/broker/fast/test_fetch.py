@@ -41,6 +41,7 @@ from tests.support.broker.running import (
     until,
 )
 from tests.support.broker.secured import WITH_ACLS, allow, logged_in, set_acls
+from tests.support.broker.transaction_requests import TransactionalProducer
 from tests.support.wire.frames import frame_of
 
 T0 = TopicPartition("t", 0)
@@ -157,6 +158,36 @@ async def test_what_came_meanwhile_may_be_for_the_readable_path(
     assert fast(node) == 0
     assert waits[0] > 0.5
     assert waits[1] < waits[0] - 0.15
+
+
+@pytest.mark.usefixtures("topic")
+async def test_a_marker_of_few_bytes_may_be_what_is_waited_for(
+    node: Node, connection: BrokerConnection
+) -> None:
+    async with await connect(node) as other:
+        producer = TransactionalProducer(other, "x")
+        await producer.start()
+        await producer.add(T0)
+        assert await producer.send(T0, bytes(20_000)) == ErrorCode.NONE
+        asked: dict[str, Any] = {"isolation_level": 1, "min_bytes": 20_000, "max_wait_ms": 60_000}
+        waiting = asyncio.ensure_future(fetch(connection, "t", (0, 1), **asked))
+        await until_waiting(node)
+        assert await producer.end(commit=True) == ErrorCode.NONE
+        (found,) = await asyncio.wait_for(waiting, 10)
+    assert offsets(found.records)[0] == 1
+    assert fast(node) == 1
+
+
+@pytest.mark.usefixtures("topic")
+async def test_what_waits_counts_as_held(node: Node, connection: BrokerConnection) -> None:
+    waiting = asyncio.ensure_future(fetch(connection, "t", (0, 1), max_wait_ms=60_000))
+    await until_waiting(node)
+    size = len(frame_of(fetch_request("t", (0, 1)), BY_NAME, correlation_id=1))
+    assert node.services.request_bytes.whole > size / 2
+    async with await connect(node) as other:
+        await produce(other, "t", (0, ONE))
+    await waiting
+    await until(lambda: not node.services.request_bytes.whole)
 
 
 @pytest.mark.usefixtures("topic")

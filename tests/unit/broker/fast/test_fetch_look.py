@@ -185,6 +185,18 @@ async def test_read_committed_and_not_by_turns(node: Node, connection: BrokerCon
     assert fast(node) == 5
 
 
+async def test_who_says_what_epoch_it_has_read_is_for_the_readable_path(
+    node: Node, connection: BrokerConnection
+) -> None:
+    """KIP-320 by Fetch: the answer may be where the logs part."""
+    await create(node, "t")
+    await produce(connection, "t", (0, ONE))
+    client = Client(connection)
+    await client.fetch(named(node, "t", replace(part(0, 1), last_fetched_epoch=0)))
+    assert got(await client.fetch()) == {}
+    assert fast(node) == 0
+
+
 async def test_what_one_host_may_read_another_may_not(disk_path: Path) -> None:
     """A session is its principal's; its rights are those of who asks just now."""
     settings = {"authorizer.class.name": WITH_ACLS["authorizer.class.name"]}

@@ -25,6 +25,7 @@ from lapse.broker.http.metrics import BrokerCollector
 from lapse.broker.limits.quotas import CLIENT_ID, PRODUCER_BYTE_RATE
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection, ConnectionLost
+from lapse.kernels.layout import LOG_APPEND_TIME, TRANSACTIONAL
 from lapse.log.partition_log import PartitionLog
 from lapse.records.batch import headers_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
@@ -39,8 +40,10 @@ from tests.support.broker.running import (
     produce,
     produce_request,
     running_node,
+    until,
 )
 from tests.support.broker.secured import WITH_ACLS, allow, logged_in, set_acls
+from tests.support.broker.transaction_requests import TransactionalProducer
 from tests.support.wire.frames import frame_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -279,6 +282,100 @@ async def test_without_an_answer_an_error_ends_the_connection_and_nothing_behind
 
 
 # --- who may, and how much ------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("topic")
+async def test_a_transaction_takes_it_while_it_goes_on(
+    node: Node, connection: BrokerConnection
+) -> None:
+    """Its first batch in a partition does not: the coordinator has to know of it (KIP-890)."""
+    producer = TransactionalProducer(connection, "x")
+    await producer.start()
+    log = node.services.partitions.get(T0)
+    assert await producer.send(T0, b"a") == ErrorCode.TRANSACTION_ABORTABLE
+    for n in (1, 2):
+        await added(producer)
+        assert await producer.send(T0, b"a") == ErrorCode.NONE
+        first = log.log_end_offset - 1
+        assert fast(node) == 2 * n - 2
+        for _ in range(2):
+            assert await producer.send(T0, b"a") == ErrorCode.NONE
+        assert fast(node) == 2 * n
+        assert (log.last_stable_offset, log.log_end_offset) == (first, first + 3)
+        assert await producer.end(commit=n == 1) == ErrorCode.NONE
+        await until(lambda: log.last_stable_offset == log.log_end_offset)
+    (segment,) = log.segments
+    assert segment.summary.transactional == 6
+    assert [t.first_offset for t in log.aborted_transactions(0, log.log_end_offset)] == [first]
+    # Late, or out of turn: not before the coordinator is asked, or at all.
+    assert await late(producer) == ErrorCode.TRANSACTION_ABORTABLE
+    await added(producer)
+    assert await producer.send(T0, b"a") == ErrorCode.NONE
+    assert await producer.send(T0, b"a", transactional=False) == ErrorCode.INVALID_TXN_STATE
+    refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert await producer.send(T0, b"a", named=False) == refused
+    assert fast(node) == 4
+
+
+async def test_append_times_of_a_transaction_are_written(
+    node: Node, connection: BrokerConnection
+) -> None:
+    await create(node, "t", message_timestamp_type="LogAppendTime")
+    await produce(connection, "t", (0, NEW))
+    producer = TransactionalProducer(connection, "x")
+    await producer.start()
+    await producer.add(T0)
+    for _ in range(2):
+        assert await producer.send(T0, b"a") == ErrorCode.NONE
+    assert fast(node) == 1
+    log = node.services.partitions.get(T0)
+    with log.segments[0].path().open("rb") as file:
+        rows = headers_of(scan_batches(file.read(), "log"))
+    assert [row.attributes for row in rows] == [LOG_APPEND_TIME] + 2 * [
+        TRANSACTIONAL | LOG_APPEND_TIME
+    ]
+
+
+async def test_who_may_not_write_for_a_transactional_id_is_refused(tmp_path: Path) -> None:
+    async with running_node(tmp_path, WITH_ACLS) as node:
+        await create(node, "t")
+        may_write = allow(Operation.WRITE, ResourceType.TOPIC, "t")
+        await set_acls(
+            node, [may_write, allow(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "x")]
+        )
+        async with await logged_in(node, "alice") as alice:
+            producer = TransactionalProducer(alice, "x")
+            await until_started(producer)
+            await producer.add(T0)
+            for _ in range(2):
+                assert await producer.send(T0, b"a") == ErrorCode.NONE
+            assert fast(node) == 1
+            await node.services.access.delete_acls([AclFilter()])
+            await set_acls(node, [may_write])
+            refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            assert await producer.send(T0, b"a") == refused
+            assert fast(node) == 1
+
+
+async def added(producer: TransactionalProducer) -> None:
+    """The end of the transaction before may still be on its way."""
+    async with asyncio.timeout(10):
+        while (await producer.add(T0))[T0]:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def late(producer: TransactionalProducer) -> ErrorCode:
+    """What a batch is answered once its transaction is over."""
+    while (code := await producer.send(T0, b"a")) == ErrorCode.NOT_ENOUGH_REPLICAS:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    return code
+
+
+async def until_started(producer: TransactionalProducer) -> None:
+    """The topic of transactions is made when the first of them asks."""
+    async with asyncio.timeout(10):
+        while await producer.find() or await producer.init():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def test_who_may_not_write_is_refused_from_the_next_request_on(tmp_path: Path) -> None:

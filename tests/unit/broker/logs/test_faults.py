@@ -62,6 +62,7 @@ async def test_produce(
     assert [log.log_end_offset for log in logs] == [len(values), 0, len(values)]
 
 
+@pytest.mark.parametrize("node", [{"lapse.fast.requests": "true"}], indirect=True)
 async def test_produce_that_could_be_fast(node: Node, connection: BrokerConnection) -> None:
     """What trips before a byte is written is left to the readable path; no log stays locked."""
     await create(node, "t", 3)

@@ -232,6 +232,7 @@ async def test_the_fast_path_waits_for_its_turn(node: Node, connection: BrokerCo
     writer.close()
 
 
+@pytest.mark.parametrize("node", [{"lapse.fast.requests": "true"}], indirect=True)
 async def test_a_client_that_does_not_read_fast_answers_is_waited_for(
     node: Node, connection: BrokerConnection
 ) -> None:

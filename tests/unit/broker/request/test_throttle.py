@@ -19,7 +19,8 @@ from lapse.broker.limits.quotas import (
     USER,
 )
 from lapse.broker.node import Node
-from lapse.broker.request.throttle import Stopwatch
+from lapse.broker.request.context import Session
+from lapse.broker.request.throttle import Stopwatch, charge_fetched
 from lapse.client.connection import BrokerConnection
 from lapse.testing.clock import ManualClock
 from lapse.wire.schema.create_partitions import (
@@ -262,3 +263,12 @@ async def test_topics_that_are_made_by_themselves_count(tmp_path: Path) -> None:
         assert sorted(topic.error_code for topic in answer.topics) == [0, unknown]
         assert answer.throttle_time_ms == 1000
         assert len(node.services.topics.image.topics) == 1
+
+
+async def test_records_that_are_not_sent_are_not_used(tmp_path: Path) -> None:
+    async with running_node(tmp_path, clock=ManualClock()) as node:
+        await node.services.quotas.alter(CLIENTS, {CONSUMER_BYTE_RATE: 100.0})
+        session = Session("1.2.3.4:5", "127.0.0.1", node.services.entrances[0])
+        assert charge_fetched(node.services, session, 0, 900) == 0
+        assert charge_fetched(node.services, session, 0, 900) > 0
+        assert charge_fetched(node.services, session, 0, 100) == 0
