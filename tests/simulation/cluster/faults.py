@@ -128,7 +128,11 @@ async def damaged(world: World) -> None:
 
 def _flip_a_bit(world: World, one: Machine, is_meant: Callable[[Path], bool]) -> None:
     files = sorted(p for p in one.path.rglob("*") if p.is_file() and is_meant(p))
-    path = world.draw.choice([p for p in files if p.stat().st_size])
+    some = [p for p in files if p.stat().st_size]
+    if not some:  # all was deleted, or its disk is a new one
+        world.tell(f"{one.name}: no bit of it is another one")
+        return
+    path = world.draw.choice(some)
     data = bytearray(path.read_bytes())
     at = world.draw.randrange(len(data) * 8)
     data[at // 8] ^= 1 << at % 8
