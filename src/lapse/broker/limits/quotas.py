@@ -60,26 +60,35 @@ class Rate:
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
-        self._samples: deque[tuple[int, float]] = deque()  # (began at, amount)
+        self._samples: deque[list[float]] = deque()  # [began at, amount]
+        self._total = 0.0  # of them all
 
     def record(self, amount: float, now_ms: int) -> None:
         """Add an amount; a negative one takes back what was recorded."""
-        if self._samples and now_ms - self._samples[-1][0] < self._windows.size_ms:
-            began_ms, known = self._samples.pop()
-            self._samples.append((began_ms, known + amount))
-        else:
-            self._samples.append((now_ms, amount))
-            if len(self._samples) > self._windows.count:
-                self._samples.popleft()
+        samples = self._samples
+        if samples and now_ms - samples[-1][0] < self._windows.size_ms:
+            samples[-1][1] += amount
+            self._total += amount
+            return
+        samples.append([now_ms, amount])
+        if len(samples) > self._windows.count:
+            samples.popleft()
+        self._add_up()
 
     def measure(self, now_ms: int) -> tuple[float, int]:
         """(amount a second, the milliseconds it is counted over)."""
-        windows = self._windows
-        while self._samples and now_ms - self._samples[0][0] >= windows.count * windows.size_ms:
-            self._samples.popleft()
-        counted_ms = self._counted_ms(now_ms - self._samples[0][0] if self._samples else 0)
-        amount = sum(amount for _, amount in self._samples)
-        return amount * 1000 / counted_ms, counted_ms
+        windows, samples = self._windows, self._samples
+        span_ms = windows.count * windows.size_ms
+        if samples and now_ms - samples[0][0] >= span_ms:
+            while samples and now_ms - samples[0][0] >= span_ms:
+                samples.popleft()
+            self._add_up()
+        counted_ms = self._counted_ms(now_ms - int(samples[0][0]) if samples else 0)
+        return self._total * 1000 / counted_ms, counted_ms
+
+    def _add_up(self) -> None:
+        """Anew for each window: what rounding has made of a sum does not last."""
+        self._total = sum([amount for _, amount in self._samples])
 
     def _counted_ms(self, elapsed_ms: int) -> int:
         """Over how long; whole windows that have not been count as empty."""
