@@ -202,7 +202,8 @@ class FastFetch:
             return None
         for one, row in changes:
             number, leader_epoch, offset, bytes_max, *_ = row
-            one.ask(
+            found.ask(
+                one,
                 FetchPartition(
                     partition=number, current_leader_epoch=leader_epoch,
                     fetch_offset=offset, partition_max_bytes=bytes_max,

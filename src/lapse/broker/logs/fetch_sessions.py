@@ -134,6 +134,11 @@ class FetchSession:
             )
         return self.topics
 
+    def ask(self, partition: SessionPartition, requested: FetchPartition) -> None:
+        """Fetch that of one of its partitions from now on."""
+        partition.ask(requested)
+        self.topics = None
+
     def gave_records(self, partition: SessionPartition) -> None:
         """The next time others are read first."""
         key = partition.key

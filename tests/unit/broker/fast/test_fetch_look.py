@@ -114,6 +114,21 @@ async def test_who_had_records_comes_last(node: Node, connection: BrokerConnecti
     assert fast(node) == 2
 
 
+async def test_what_is_asked_here_is_asked_of_the_other_path_too(
+    node: Node, connection: BrokerConnection
+) -> None:
+    client = await begun(node, connection, 1)
+    log = node.services.partitions.get(TopicPartition("t", 0))
+    log.set_replicated(replicated=True)
+    await produce(connection, "t", (0, ONE), acks=1)
+    rack = {"rack_id": "r"}  # is for the readable path
+    assert got(await client.fetch(**rack)) == {}
+    assert got(await client.fetch(named(node, "t", part(0, 1)))) == {}
+    assert fast(node) == 1
+    log.high_watermark = 1
+    assert got(await client.fetch(**rack)) == {0: []}
+
+
 async def test_a_change_is_waited_for(node: Node, connection: BrokerConnection) -> None:
     client = await begun(node, connection, MANY)
     waiting = asyncio.ensure_future(client.fetch(max_wait_ms=LONG_MS))
