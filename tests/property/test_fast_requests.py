@@ -162,7 +162,8 @@ class Traffic:
             min_bytes=rng.choice([0, 0, 0, 1, 300, -1]),
             max_bytes=rng.choice([1, 700, 1 << 20, 1 << 20, 0, -1, (1 << 31) - 1]),
             isolation_level=rng.choice([0, 0, 1, 1, 2] if rng.random() < 0.1 else [0, 1]),
-            rack_id=rng.choice(["", "r"]) if rng.random() < 0.05 else "",
+            # One with a rack is for the readable path: those of a session take turns.
+            rack_id="r" if rng.random() < (0.15 if in_session else 0.03) else "",
             topics=tuple(self._fetched(name, at_end=at_ends) for name in names),
         )
         if in_session:

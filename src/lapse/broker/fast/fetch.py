@@ -91,6 +91,14 @@ class _Request:
     def bytes_min(self) -> int:
         return min(self.head.bytes_min, self.terms.bytes_max)
 
+    @property
+    def is_held_back(self) -> bool:
+        """Whether any batch may be a marker, of few bytes, that lets a consumer see much."""
+        if not self.terms.is_committed:
+            return False
+        states = [led.log.state for led in self.partitions]
+        return any(state.last_stable_offset < state.high_watermark for state in states)
+
 
 class FastFetch:
     """For all connections of one listener, in its event loop."""
@@ -299,7 +307,8 @@ class FastFetch:
             seconds = request.head.wait_ms / 1000
             while True:
                 # What was read is read again, since it may be much.
-                await watch.wait(request.bytes_min - size, seconds)
+                missing = 1 if request.is_held_back else request.bytes_min - size
+                await watch.wait(missing, seconds)
                 watch.reset()
                 began = clock.monotonic()
                 seconds = deadline - began
