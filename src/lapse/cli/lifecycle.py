@@ -111,7 +111,12 @@ class LifecycleProcess:
                 self._serve(engine, 1, EngineReport(ENGINE_UP, self._env.clock.now_ms()), -1)
                 return
             lost = self._run_on_spark()
-        if lost is not None:
+        if lost is None:
+            return
+        # What is begun again knows nothing of a signal that came since; from here on one ends it.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        if not self._stopping:
             begin_again(lost)
 
     def _run_on_spark(self) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -18,3 +20,28 @@ def test_what_is_no_master_is_refused_before_anything_is_due(tmp_path: Path, idl
     config = broker_config({**settings, "lapse.lifecycle.idle.ms": idle_ms})
     with pytest.raises(ConfigError, match="is no Spark master"):
         LifecycleProcess(config, "spark").run()
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_signal_between_two_engines_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
+) -> None:
+    """The process would begin again, and know nothing of it."""
+    begun: list[int] = []
+    monkeypatch.setattr("lapse.cli.lifecycle.begin_again", begun.append)
+
+    def ends(self: LifecycleProcess) -> int:
+        self._listen()
+        if is_stopped:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return 0
+
+    monkeypatch.setattr(LifecycleProcess, "_run_on_spark", ends)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        LifecycleProcess(broker_config({"log.dirs": str(tmp_path)}), "spark").run()
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert begun == ([] if is_stopped else [0])
