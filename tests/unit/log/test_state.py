@@ -11,7 +11,7 @@ import pytest
 from lapse.log.lookup import FoundRecord
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import Segment
-from lapse.log.state import LogState
+from lapse.log.state import BOUNDS, LogState
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import TimestampType
 from tests.support.log.logs import NOW, append, batch, data, open_log
@@ -187,3 +187,8 @@ def test_the_greatest_time_is_a_records_not_what_an_emptied_batch_claims(tmp_pat
     assert log.segments[1].max_timestamp == NOW + 5000
     log.append_raw(batch(base_offset=4, records=1, timestamp=NOW + 5))
     assert log.state.greatest_timestamp() == FoundRecord(0, NOW + 10)
+
+
+def test_bounds_are_all_that_decides_what_may_be_read_and_hold_no_segment() -> None:
+    bounds = ("log_start_offset", "log_end_offset", "unstable", "known_high_watermark")
+    assert LogState._fields[BOUNDS] == bounds

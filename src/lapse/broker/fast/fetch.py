@@ -58,8 +58,7 @@ class LeftOver:
     frame: memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(NamedTuple):
     """One request, for as long as it is waited with.
 
     Attributes:

@@ -1,8 +1,9 @@
 """One look at all that a Fetch request asks for: what is there now, within the request's limits.
 
-It reads and changes nothing, so that a request may be looked at again, or be left to the readable
-path. Of a session (KIP-227) only what its client does not know yet is in the answer, and most of
-its partitions have nothing new most of the time: those are passed over by one comparison.
+It only reads, and notes which partitions were quiet: a request may be looked at again, or be left
+to the readable path. Of a session (KIP-227) only what its client does not know yet is in the
+answer, and most of its partitions have nothing new most of the time: those are passed over by one
+comparison.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Awaitable
 from typing import IO, cast
 
 import numpy as np
@@ -202,10 +201,10 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(answered, list) and len(answered) == 1:
             (only,) = cast("list[bytes]", answered)  # an answer never begins with records
             answered = only if len(only) <= SMALL_ANSWER_BYTES_MAX else answered
-        if isinstance(answered, Awaitable):
-            self._handled_bytes = end - start
-            self._count()
         if not isinstance(answered, bytes) or self.session.muted_ms:
+            if not isinstance(answered, bytes | list):  # it waits, and keeps the request
+                self._handled_bytes = end - start
+                self._count()
             self._pump = begin(self._handle_all(answered))
         elif answered:
             self._transport.write(answered)
@@ -363,7 +362,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _send_answered(self, answered: Answered) -> None:
         """Send what the fast path answers, once it is known."""
-        known = await answered if isinstance(answered, Awaitable) else answered
+        known = answered if isinstance(answered, bytes | list) else await answered
         if isinstance(known, LeftOver):
             await self._answer_readably(known.frame)
         elif isinstance(known, list):
