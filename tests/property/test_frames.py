@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+
 import cramjam
 import lz4.block
 import lz4.frame
@@ -11,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from lapse.kernels import frames, keep, lz4_library, zstd_library
+from lapse.kernels import frames, keep, lz4_library
 from lapse.kernels.layout import ATTRIBUTES, BATCH, HEADER_SIZE
 from lapse.records.batch import as_array, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
@@ -19,7 +21,7 @@ from lapse.records.compression import BadCompression, deflate, inflate
 from lapse.records.layout import Codec
 
 ROOM = 1 << 20
-CODECS = [Codec.LZ4, Codec.ZSTD]
+CODECS = [Codec.GZIP, Codec.LZ4, Codec.ZSTD]
 STATE = np.zeros(lz4_library.STATE_BYTES // 8 + 1, np.uint64)
 # Compresses well, or not at all; blocks of lz4 are 64 KB.
 CONTENTS = st.one_of(
@@ -32,10 +34,10 @@ CONTENTS = st.one_of(
 )  # fmt: skip
 
 
-def test_both_libraries_are_there() -> None:
+def test_all_libraries_are_there() -> None:
     """The wheels that are locked have all functions; else rounds are slow, and right."""
     assert all(map(frames.is_taken, CODECS))
-    assert not any(map(frames.is_taken, (Codec.NONE, Codec.GZIP, Codec.SNAPPY)))
+    assert not any(map(frames.is_taken, (Codec.NONE, Codec.SNAPPY)))
 
 
 def batches(some: list[bytes], codec: Codec) -> tuple[bytes, NDArray[np.void]]:
@@ -54,7 +56,7 @@ def inflated(
     target, starts, ends = np.zeros(room, np.uint8), *np.zeros((2, len(rows)), np.int64)
     wanted = np.ones(len(rows), np.bool_)
     stopped, filled, largest = frames.inflate_many(
-        codec, zstd_library.decompressing(), as_array(data), rows, 0, len(rows), wanted, target,
+        codec, frames.decompressing(codec), as_array(data), rows, 0, len(rows), wanted, target,
         0, 0, starts, ends,
     )  # fmt: skip
     made = [target[starts[n] : ends[n]].tobytes() for n in range(stopped)]
@@ -79,6 +81,29 @@ def test_zstd_is_read_as_one_by_one(contents: list[bytes], level: int) -> None:
     some[-1] += bytes(cramjam.zstd.compress(b"more"))
     made = inflated(*batches(some, Codec.ZSTD), Codec.ZSTD)
     assert made[:2] == (len(contents), [*contents[:-1], contents[-1] + b"more"])
+
+
+@given(st.lists(CONTENTS, min_size=1, max_size=4), st.integers(0, 9))
+def test_gzip_is_read_as_one_by_one(contents: list[bytes], level: int) -> None:
+    some = [gzip.compress(content, level, mtime=0) for content in contents]
+    assert inflated(*batches(some, Codec.GZIP), Codec.GZIP)[:2] == (len(contents), contents)
+
+
+GZIP = gzip.compress(b"records" * 4000, mtime=0)
+NAMED = bytearray(GZIP)
+NAMED[3:10] = b"\x08" + bytes(6)
+NAMED[10:10] = b"name\0"
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [GZIP + gzip.compress(b"more", mtime=0), GZIP + b"?", GZIP + bytes(30), bytes(NAMED)],
+    ids=["two members", "a byte behind", "bytes behind", "a name"],
+)
+def test_of_gzip_one_plain_member_is_read(payload: bytes) -> None:
+    """All that Kafka's client reads of it is read one by one."""
+    assert inflate(Codec.GZIP, as_array(payload)).tobytes().startswith(b"records" * 4000)
+    assert inflated(*batches([payload], Codec.GZIP), Codec.GZIP)[0] == 0
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -155,7 +180,7 @@ def test_it_stops_where_there_is_no_room_and_at_another_codec(codec: Codec) -> N
     assert inflated(data, rows, codec, 2 * len(content))[0] == 2
     assert inflated(data, rows, codec, 3 * len(content) - 1)[0] == 2
     assert inflated(data, rows, codec, len(content) - 1) == (0, [], 0)
-    rows["attributes"][1] = Codec.GZIP
+    rows["attributes"][1] = Codec.SNAPPY
     assert inflated(data, rows, codec)[0] == 1
     rows["attributes"][1] = codec
     rows["size"][2] += 1  # beyond the data
@@ -180,7 +205,7 @@ def deflated(
     room = frames.deflated_bytes_max(len(out), len(rows))
     target = np.zeros(room + 1, np.uint8)
     target[room] = 7
-    used = zstd_library.compressing()
+    used = frames.compressing(codec)
     end = frames.deflate_many(codec, used, out, rows, STATE, target[:room])
     assert target[room] == 7
     assert np.array_equal(rows, scan_batches(target[:end], "made"))  # checksums, too
@@ -201,10 +226,13 @@ def test_lz4_is_made_as_one_by_one(contents: list[tuple[bytes, bool]]) -> None:
     assert deflated(contents, Codec.LZ4)[0] == b"".join(expected)
 
 
-@given(st.lists(st.tuples(CONTENTS, st.booleans()), min_size=1, max_size=4))
-@example([(b"", True)])
-def test_zstd_that_is_made_is_read_and_no_larger(contents: list[tuple[bytes, bool]]) -> None:
-    made, rows, plain = deflated(contents, Codec.ZSTD)
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
+@given(contents=st.lists(st.tuples(CONTENTS, st.booleans()), min_size=1, max_size=4))
+@example(contents=[(b"", True)])
+def test_what_is_made_is_read_and_no_larger(
+    codec: Codec, contents: list[tuple[bytes, bool]]
+) -> None:
+    made, rows, plain = deflated(contents, codec)
     for row, batch, (_, packed) in zip(rows, plain, contents, strict=True):
         start = int(row["position"]) + HEADER_SIZE
         records = as_array(made[start : int(row["position"] + row["size"])])
@@ -212,8 +240,8 @@ def test_zstd_that_is_made_is_read_and_no_larger(contents: list[tuple[bytes, boo
         if not packed:
             assert records.tobytes() == expected.tobytes()
             continue
-        assert inflate(Codec.ZSTD, records).tobytes() == expected.tobytes()
-        assert len(records) <= 1.02 * len(deflate(Codec.ZSTD, expected)) + 16
+        assert inflate(codec, records).tobytes() == expected.tobytes()
+        assert len(records) <= 1.02 * len(deflate(codec, expected)) + 16
 
 
 @pytest.mark.parametrize("why", ["no room", "another codec", "beyond the data"])
@@ -221,7 +249,7 @@ def test_nothing_is_changed_where_not_all_can_be_made(why: str) -> None:
     out = as_array(build_batch([NewRecord(b"k", b"v" * 100)])).copy()
     rows = scan_batches(out, "made").copy()
     other = why == "another codec"
-    rows["crc"], rows["attributes"] = keep.PLAIN, Codec.GZIP if other else Codec.LZ4
+    rows["crc"], rows["attributes"] = keep.PLAIN, Codec.ZSTD if other else Codec.LZ4
     rows["size"] += why == "beyond the data"
     target = np.zeros(20 if why == "no room" else 1000, np.uint8)
     before = rows.copy()

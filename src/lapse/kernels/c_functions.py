@@ -14,6 +14,7 @@ kernel has checked.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from numba.core import cgutils
 from lapse.kernels.machine import I8, address
 
 _PREFIX = "lapse_"
+_contexts = threading.local()
 
 
 def register(path: str | None, names: Sequence[str]) -> ctypes.CDLL | None:
@@ -39,6 +41,23 @@ def register(path: str | None, names: Sequence[str]) -> ctypes.CDLL | None:
     for name, function in zip(names, functions, strict=True):
         llvm.add_symbol(_PREFIX + name, ctypes.cast(function, ctypes.c_void_p).value)
     return library
+
+
+def context_of_thread(library: ctypes.CDLL | None, make: str, *arguments: Any) -> int:
+    """What a library keeps between calls, made by this function of it; 0 without the library.
+
+    Made once for each thread and never freed: threads that work on rounds are few, and end with
+    their process.
+    """
+    if library is None:
+        return 0
+    known: int | None = getattr(_contexts, make, None)
+    if known is None:
+        function = getattr(library, make)
+        function.restype = ctypes.c_void_p
+        known = int(function(*arguments) or 0)
+        setattr(_contexts, make, known)
+    return known
 
 
 def pointer(context: Any, builder: Any, of_type: Any, array: Any, index: Any) -> Any:

@@ -1,10 +1,11 @@
-"""Frames of many batches, lz4's and zstd's: inflated into one array, and made in another.
+"""Frames of many batches, of lz4, zstd and gzip: inflated into one array, and made in another.
 
 LZ4 as Kafka's clients and brokers write it: independent blocks, without sizes or checksums of
 contents. Of any other frame, and of whatever else is not understood to the end, nothing is taken:
 the kernel stops there, and its caller goes the way over `records.compression`, which is the twin of
 both in tests. LZ4 that is made is byte for byte what the library's own function for frames makes,
-with blocks of 64 KB; zstd is of the same level as there.
+with blocks of 64 KB; zstd and gzip are of the same level as there, gzip by another library. Of gzip
+one member is read, whose header has nothing that may be left out.
 
 What is not `taken` on this machine must not be asked for.
 """
@@ -14,14 +15,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.kernels import lz4_library, zstd_library
+from lapse.kernels import gzip_library, lz4_library, zstd_library
 from lapse.kernels.jit import inlined, kernel
 from lapse.kernels.keep import PLAIN, seal
 from lapse.kernels.layout import CODEC_MASK, HEADER_SIZE
 from lapse.kernels.lz4_library import compress, decompress
 from lapse.kernels.machine import copy_bytes
 
-LZ4, ZSTD = 3, 4  # Kafka's numbers
+GZIP, LZ4, ZSTD = 1, 3, 4  # Kafka's numbers
+OTHER_BYTES = frozenset({GZIP})  # codecs whose bytes are not those that Kafka would have made
 _MAGIC = (0x04, 0x22, 0x4D, 0x18)
 _FLAGS = 0x60  # version 1, independent blocks, nothing else
 _HEADER = 7  # magic, flags, block size, checksum of these two
@@ -33,12 +35,26 @@ _STORED = 0x80  # in the last byte of a block's size: it is not compressed
 _ZSTD_MAGIC = (0x28, 0xB5, 0x2F, 0xFD)
 _ZSTD_LEVEL = 3  # Kafka's default, and ours
 _zstd_decompress, _zstd_compress = zstd_library.decompress, zstd_library.compress
+_GZIP_MAGIC = (0x1F, 0x8B, 8, 0)  # the last one says that no name, comment or checksum follows
+_GZIP_MEMBER_MIN = 18
+_gzip_decompress, _gzip_compress = gzip_library.decompress, gzip_library.compress
+_LIBRARIES = {GZIP: gzip_library, LZ4: lz4_library, ZSTD: zstd_library}
 NOT_TAKEN = -1
 
 
 def is_taken(codec: int) -> bool:
     """Whether there is a library for it."""
-    return (codec == LZ4 and lz4_library.IS_THERE) or (codec == ZSTD and zstd_library.IS_THERE)
+    return codec in _LIBRARIES and _LIBRARIES[codec].IS_THERE
+
+
+def decompressing(codec: int) -> int:
+    """What `inflate_many` uses for a codec that is taken, on this thread."""
+    return 0 if codec == LZ4 else int(_LIBRARIES[codec].decompressing())
+
+
+def compressing(codec: int) -> int:
+    """What `deflate_many` uses for a codec that is taken, on this thread."""
+    return 0 if codec == LZ4 else int(_LIBRARIES[codec].compressing())
 
 
 @inlined
@@ -109,6 +125,20 @@ def _inflate_zstd(
     return to + written if 0 <= written <= room else NOT_TAKEN
 
 
+@inlined
+def _inflate_gzip(
+    used: int, data: NDArray[np.uint8], at: int, end: int, target: NDArray[np.uint8], to: int
+) -> int:
+    if end - at < _GZIP_MEMBER_MIN:
+        return NOT_TAKEN
+    for n in range(4):
+        if data[at + n] != _GZIP_MAGIC[n]:
+            return NOT_TAKEN
+    room = target.shape[0] - to
+    written = _gzip_decompress(used, data, at, end - at, target, to, room)
+    return to + written if 0 <= written <= room else NOT_TAKEN
+
+
 @kernel
 def inflate_many(
     codec: int, used: int, data: NDArray[np.uint8], rows: NDArray[np.void], lo: int, hi: int,
@@ -117,7 +147,7 @@ def inflate_many(
 ) -> tuple[int, int, int]:  # fmt: skip
     """Inflate the wanted ones of batches lo..hi-1, one behind the other, from `filled` on.
 
-    All of one codec; `used` is `zstd_library.decompressing()` for zstd.
+    All of one codec; `used` is `decompressing(codec)`.
 
     `wanted[0]` is of batch lo. starts[b], ends[b] are set for each. It stops at the first batch
     that it does not take, and before one for which there may not be room: where less is left than
@@ -136,8 +166,10 @@ def inflate_many(
             return b, filled, largest
         if codec == LZ4:
             end = _inflate(data, start, stop, target, filled)
-        else:
+        elif codec == ZSTD:
             end = _inflate_zstd(used, data, start, stop, target, filled)
+        else:
+            end = _inflate_gzip(used, data, start, stop, target, filled)
         if end < 0:
             return b, filled, largest
         starts[b], ends[b] = filled, end
@@ -147,7 +179,8 @@ def inflate_many(
 
 
 # Beside its plain bytes: a frame of lz4 has a header, an end, and a size for each 64 KB; one of
-# zstd is never larger than its bound, which is most for small ones.
+# zstd is never larger than its bound, which is most for small ones; a member of gzip has 18 bytes
+# and 5 for each 5,000.
 _FRAME_BYTES_MAX = 512
 _BYTES_A_BLOCK = 64 << 10 >> 8
 
@@ -191,8 +224,8 @@ def deflate_many(
 ) -> int:  # fmt: skip
     """Copy batches to `target`, one behind the other; records that are PLAIN become frames.
 
-    All of one codec: `state` is lz4's, `used` is `zstd_library.compressing()`. Length and checksum
-    of these are made; `rows` get their new positions, sizes and checksums. Returns where they end;
+    All of one codec: `state` is lz4's, `used` is `compressing(codec)`. Length and checksum of these
+    are made; `rows` get their new positions, sizes and checksums. Returns where they end;
     NOT_TAKEN, with nothing of `rows` changed, where there is no room, or one is of another codec;
     and one less where the library fails.
     """
@@ -216,14 +249,17 @@ def deflate_many(
             if codec == LZ4:
                 end = _deflate(state, out, first, last, target, to + HEADER_SIZE)
             else:
-                room = target.shape[0] - to - HEADER_SIZE
-                length = last - first
-                written = _zstd_compress(
-                    used, out, first, length, target, to + HEADER_SIZE, room, _ZSTD_LEVEL
-                )
+                start = to + HEADER_SIZE
+                room, length = target.shape[0] - start, last - first
+                if codec == ZSTD:
+                    written = _zstd_compress(
+                        used, out, first, length, target, start, room, _ZSTD_LEVEL
+                    )
+                else:
+                    written = _gzip_compress(used, out, first, length, target, start, room)
                 if not 0 < written <= room:
                     return NOT_TAKEN - 1
-                end = to + HEADER_SIZE + written
+                end = start + written
             row.crc = seal(target, to, end)
             row.size = end - to
         else:

@@ -7,15 +7,13 @@ cost otherwise.
 
 from __future__ import annotations
 
-import ctypes
 import sys
-import threading
 from importlib import import_module
 from typing import Any
 
 from numba import types
 
-from lapse.kernels.c_functions import call, given, pointer, register
+from lapse.kernels.c_functions import call, context_of_thread, given, pointer, register
 from lapse.kernels.jit import intrinsic
 from lapse.kernels.machine import I32, I64
 
@@ -34,30 +32,16 @@ def _path() -> str | None:
 
 _library = register(_path(), (_DECOMPRESS, _COMPRESS, _MAKE_DECOMPRESSING, _MAKE_COMPRESSING))
 IS_THERE = _library is not None
-_contexts = threading.local()
 
 
 def decompressing() -> int:
     """The context of this thread to decompress with; 0 where there is none."""
-    return _context(_MAKE_DECOMPRESSING)
+    return context_of_thread(_library, _MAKE_DECOMPRESSING)
 
 
 def compressing() -> int:
     """The context of this thread to compress with; 0 where there is none."""
-    return _context(_MAKE_COMPRESSING)
-
-
-def _context(make: str) -> int:
-    """Never freed: threads that work on rounds are few, and end with their process."""
-    if _library is None:
-        return 0
-    known: int | None = getattr(_contexts, make, None)
-    if known is None:
-        function = getattr(_library, make)
-        function.restype = ctypes.c_void_p
-        known = int(function() or 0)
-        setattr(_contexts, make, known)
-    return known
+    return context_of_thread(_library, _MAKE_COMPRESSING)
 
 
 @intrinsic

@@ -30,7 +30,6 @@ from lapse.kernels import (
     lz4_library,
     stretches,
     survey,
-    zstd_library,
 )
 from lapse.kernels.crc32c import crc32c, crc32c_more
 from lapse.kernels.layout import (
@@ -380,9 +379,10 @@ class GroupWriter:
     def _deflate_many(self, rows: NDArray[np.void]) -> bool:
         """Deflate them by a kernel, if there is one for all of them."""
         codec = int(rows["attributes"][(rows["crc"] == keep.PLAIN).argmax()]) & CODEC_MASK
-        if not frames.is_taken(codec):
+        is_exact = self._plan.rules is Rules.KAFKA_43
+        if not frames.is_taken(codec) or (is_exact and codec in frames.OTHER_BYTES):
             return False
-        used = zstd_library.compressing() if codec == frames.ZSTD else 0
+        used = frames.compressing(codec)
         size = int(self._state[keep.OUT_BYTES])
         room = max(frames.deflated_bytes_max(size, len(rows)), len(self._out))
         if len(self._spare) < room:

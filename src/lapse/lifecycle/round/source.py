@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs
-from lapse.kernels import frames, survey, zstd_library
+from lapse.kernels import frames, survey
 from lapse.kernels.layout import CODEC_MASK, CONTROL, TRANSACTIONAL
 from lapse.kernels.offset_map import BAD_CRC, BROKEN, Batches, Marks
 from lapse.kernels.scan import first_bad_crc
@@ -532,7 +532,7 @@ class Inflater:
         codec = int(rows[lo + first]["attributes"]) & CODEC_MASK
         if not frames.is_taken(codec):
             return lo + first, filled
-        used = zstd_library.decompressing() if codec == frames.ZSTD else 0
+        used = frames.decompressing(codec)
         b, filled, self._largest = frames.inflate_many(
             codec, used, self._segment.data, rows, lo, hi, wanted, self._scratch, filled,
             self._largest, self._starts, self._ends,
