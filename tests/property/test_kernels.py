@@ -173,7 +173,8 @@ def test_any_bytes_read_as_the_twin_reads_them(data: bytes, start: int, end: int
 
 def _scan(data: bytes, *, check_crc: bool = True) -> tuple[np.ndarray, int, int]:
     rows = np.zeros(20, BATCH)
-    n, position, why = scan_kernel.scan(as_array(data), 0, len(data), rows, check_crc)
+    check = scan_kernel.CHECK_ALL if check_crc else scan_kernel.CHECK_NONE
+    n, position, why = scan_kernel.scan(as_array(data), 0, len(data), rows, check)
     return rows[:n], position, why
 
 
@@ -292,11 +293,27 @@ def test_leader_epoch_and_base_offset_are_outside_the_checksum() -> None:
         assert _scan(bytes(changed))[2] == scan_kernel.BAD_CRC, at
 
 
+@pytest.mark.parametrize("size", [scan_kernel.SMALL, scan_kernel.SMALL + 1])
+def test_small_batches_alone_are_checked_if_asked_for(size: int) -> None:
+    value = b"v" * (size - len(build_batch([NewRecord(None, b"v" * 900)])) + 900)
+    bad = bytearray(build_batch([NewRecord(None, value)]))
+    assert len(bad) == size
+    bad[-1] ^= 1
+    rows, data = np.zeros(3, BATCH), ONE + bytes(bad) + ONE
+    found = scan_kernel.scan(as_array(data), 0, len(data), rows, scan_kernel.CHECK_SMALL)
+    is_small = size == scan_kernel.SMALL
+    refused, passed = (1, len(ONE), scan_kernel.BAD_CRC), (3, len(data), scan_kernel.DONE)
+    assert found == (refused if is_small else passed)
+
+
 def test_a_full_table_goes_on_where_it_stopped() -> None:
     data = as_array(ONE * 3)
     rows = np.zeros(2, BATCH)
-    assert scan_kernel.scan(data, 0, len(data), rows, True) == (2, 2 * len(ONE), scan_kernel.FULL)
-    assert scan_kernel.scan(data, 2 * len(ONE), len(data), rows, True) == (
+    check = scan_kernel.CHECK_ALL
+    assert scan_kernel.scan(data, 0, len(data), rows, check) == (
+        2, 2 * len(ONE), scan_kernel.FULL,
+    )  # fmt: skip
+    assert scan_kernel.scan(data, 2 * len(ONE), len(data), rows, check) == (
         1, 3 * len(ONE), scan_kernel.DONE,
     )  # fmt: skip
     assert rows["position"][0] == 2 * len(ONE)
@@ -384,8 +401,8 @@ def test_no_kernel_reads_past_the_end() -> None:
 
         def try_all(whole, inner):
             buf = at_the_edge(whole)
-            scan.scan(buf, 0, len(buf), rows, True)
-            scan.scan(buf, 0, len(buf), rows, False)
+            scan.scan(buf, 0, len(buf), rows, scan.CHECK_ALL)
+            scan.scan(buf, 0, len(buf), rows, scan.CHECK_NONE)
             crc32c(buf, 0, len(buf))
             keyhash.hash_bytes(buf, 1, 2, out)
             buf = at_the_edge(inner)

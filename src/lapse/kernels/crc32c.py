@@ -14,10 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.kernels.jit import inlined, kernel
-from lapse.kernels.machine import CRC_INSTRUCTION, crc_u64, load_u64
+from lapse.kernels.machine import (
+    CRC_INSTRUCTION,
+    crc_u8_at,
+    crc_u16_at,
+    crc_u32_at,
+    crc_u64,
+    load_u64,
+)
 
 _POLYNOMIAL = 0x82F63B78  # reflected
-_LONG, _SHORT = 2048, 256  # bytes a stream; both multiples of 8
+_LONG, _SHORT, _SHORTEST = 2048, 256, 64  # bytes a stream; multiples of 8
 _HARDWARE = CRC_INSTRUCTION is not None
 _MASK32 = np.uint64(0xFFFFFFFF)
 
@@ -56,6 +63,7 @@ _BYTES = _byte_table(_POLYNOMIAL)
 _SLICES = slicing_tables(_POLYNOMIAL)
 _ZEROS_LONG = _zeros_tables(_LONG)
 _ZEROS_SHORT = _zeros_tables(_SHORT)
+_ZEROS_SHORTEST = _zeros_tables(_SHORTEST)
 
 
 @inlined
@@ -93,6 +101,20 @@ def _three_streams(
     return i, crc
 
 
+@inlined
+def _rest(buf: NDArray[np.uint8], i: int, end: int, crc: np.uint64) -> np.uint64:
+    """Fold in the last bytes, fewer than eight."""
+    if (end - i) & 4:
+        crc = crc_u32_at(crc, buf, i)
+        i += 4
+    if (end - i) & 2:
+        crc = crc_u16_at(crc, buf, i)
+        i += 2
+    if (end - i) & 1:
+        crc = crc_u8_at(crc, buf, i)
+    return crc
+
+
 @kernel
 def crc32c_more(crc_before: int, buf: NDArray[np.uint8], start: int, end: int) -> int:
     """CRC-32C of what `crc_before` covers (0: nothing) followed by buf[start:end]."""
@@ -101,13 +123,14 @@ def crc32c_more(crc_before: int, buf: NDArray[np.uint8], start: int, end: int) -
     if _HARDWARE:
         i, crc = _three_streams(buf, i, end, crc, _LONG, _ZEROS_LONG)
         i, crc = _three_streams(buf, i, end, crc, _SHORT, _ZEROS_SHORT)
+        i, crc = _three_streams(buf, i, end, crc, _SHORTEST, _ZEROS_SHORTEST)
         while i + 8 <= end:
             crc = crc_u64(crc, load_u64(buf, i))
             i += 8
-    else:
-        while i + 8 <= end:
-            crc = _word_by_table(crc, load_u64(buf, i))
-            i += 8
+        return np.int64(_rest(buf, i, end, crc) ^ _MASK32)
+    while i + 8 <= end:
+        crc = _word_by_table(crc, load_u64(buf, i))
+        i += 8
     while i < end:
         crc = _BYTES[(crc ^ np.uint64(buf[i])) & np.uint64(0xFF)] ^ (crc >> np.uint64(8))
         i += 1

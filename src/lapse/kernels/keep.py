@@ -34,7 +34,14 @@ from lapse.kernels.layout import (
     VALUED_TOMBSTONES,
 )
 from lapse.kernels.layout import CONTROL as CONTROL_BATCH
-from lapse.kernels.machine import copy_bytes, prefetch, store_i16_be, store_i32_be, store_i64_be
+from lapse.kernels.machine import (
+    copy_bytes,
+    prefetch,
+    prefetch_until,
+    store_i16_be,
+    store_i32_be,
+    store_i64_be,
+)
 from lapse.kernels.varint import read_varint, read_varlong, size_of_varlong, write_varlong
 
 # Record facts: the index into the record table. Those from HORIZON_SET on but DELETED are the same
@@ -171,7 +178,10 @@ class Output(NamedTuple):
 
 
 PLAIN = -1  # instead of a checksum: records that are yet to be deflated
-AHEAD = 8 << 10  # bytes to come that are prefetched: a walk over lengths waits for each one
+# What is prefetched: bytes to come, since a walk over lengths waits for each one; and batches to
+# come that are small, since those that go are passed over and nobody else knows where the next is.
+AHEAD = 8 << 10
+BATCHES_AHEAD, PREFETCHED_MAX = 12, 1024
 # A re-encoded record grows by at most its two varints' full lengths.
 GROWTH_MAX = 16
 
@@ -390,6 +400,24 @@ def _set_times(
         out_row.base_timestamp = row.max_timestamp if append_time else timestamp_first
 
 
+@inlined
+def _prefetch_batch(source: Source, b: int) -> None:
+    """A small batch that is copied, or looked into, is asked for some batches before."""
+    row = source.rows[b]
+    if source.classes[b] < GONE and row.size <= PREFETCHED_MAX:
+        prefetch_until(source.data, row.position, row.position + row.size)
+
+
+@inlined
+def _goes_unread(source: Source, b: int) -> bool:
+    """Whether a batch goes for good because newer batches have its keys: most do, in some logs."""
+    return (
+        source.classes[b] == GONE + REMOVE_SUPERSEDED
+        and not source.guarded[b]
+        and source.facts_of[b] & (ABORTED | CONTROL) == 0
+    )
+
+
 @kernel
 def rewrite(
     source: Source, lo: int, hi: int, rules: Rules, alive: NDArray[np.uint8], base: int,
@@ -410,9 +438,16 @@ def rewrite(
     facts_of, classes, txns = source.facts_of, source.classes, source.txns
     horizon, rebase = rules.horizon, rules.rebase
     drop_superseded = always_drops_superseded(rules.records)
+    drops_whole = not note_superseded and rules.batches[SOME_REMOVED] == DROP
     for b in range(lo, hi):
+        _prefetch_batch(source, min(b + BATCHES_AHEAD, hi - 1))
         row = source.rows[b]
         count = row.count
+        if drops_whole and _goes_unread(source, b):
+            state[LAST_ACTION] = DROP
+            state[CHANGED] += 1
+            state[RECORDS_READ] += count
+            continue
         at = state[OUT_BYTES]
         room = row.size + (source.ends[b] - source.starts[b]) + GROWTH_MAX * count + HEADER_SIZE
         if at + room > out.shape[0] or state[OUT_ROWS] == out_rows.shape[0]:

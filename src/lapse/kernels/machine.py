@@ -11,13 +11,16 @@ from typing import Any
 
 import llvmlite.binding as llvm
 import numba
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numpy.typing import NDArray
 
-from lapse.kernels.jit import intrinsic
+from lapse.kernels.jit import inlined, intrinsic
 
 I8, I32, I64, I128 = (ir.IntType(n) for n in (8, 32, 64, 128))
+CACHE_LINE = 64
 
 
 def address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
@@ -103,6 +106,15 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
     return types.void(array, types.int64), generate
 
 
+@inlined
+def prefetch_until(array: NDArray[np.uint8], at: int, end: int) -> int:
+    """Prefetch array[at:end] line by line; returns where the next line begins."""
+    while at < end:
+        prefetch(array, at)
+        at += CACHE_LINE
+    return at
+
+
 @intrinsic
 def multiply_high(typing_context: Any, a: Any, b: Any) -> Any:
     """The upper 64 bits of a 64×64-bit product: maps a hash evenly on 0..b-1."""
@@ -146,8 +158,29 @@ def crc_u64(typing_context: Any, crc: Any, word: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
-__all__ = [name for name in dir() if name.startswith(("load_", "store_"))] + [
-    "CRC_INSTRUCTION", "copy_bytes", "crc_u64", "multiply_high", "prefetch",
-    "trailing_zeros",
+def _crc_of_less(width: int) -> Any:
+    """As `crc_u64`, for fewer bits at buf[index]."""
+
+    def typed(typing_context: Any, crc: Any, buf: Any, index: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            int_type = ir.IntType(width)
+            pointer = address(context, builder, signature.args[1], args[1], args[2])
+            pointer = builder.bitcast(pointer, int_type.as_pointer())
+            word = builder.load(pointer, align=1, typ=int_type)
+            kind = ir.FunctionType(I32, [I32, int_type])
+            name = f"llvm.x86.sse42.crc32.32.{width}"
+            call = cgutils.get_or_insert_function(builder.module, kind, name)
+            return builder.zext(builder.call(call, [builder.trunc(args[0], I32), word]), I64)
+
+        return types.uint64(types.uint64, buf, types.int64), generate
+
+    return intrinsic(typed)
+
+
+crc_u32_at, crc_u16_at, crc_u8_at = (_crc_of_less(width) for width in (32, 16, 8))
+
+__all__ = [name for name in dir() if name.startswith(("crc_u", "load_", "store_"))] + [
+    "CACHE_LINE", "CRC_INSTRUCTION", "copy_bytes", "multiply_high", "prefetch",
+    "prefetch_until", "trailing_zeros",
 ]  # fmt: skip
 assert numba.types.intp.bitwidth == 64, "Lapse needs a 64-bit machine"

@@ -21,14 +21,13 @@ from lapse.kernels.crc32c import crc32c_more
 from lapse.kernels.decode import next_key, next_record
 from lapse.kernels.jit import inlined, kernel
 from lapse.kernels.keyhash import hash_key
-from lapse.kernels.layout import ATTRIBUTES, RECORD_TOMBSTONE, VALUED_TOMBSTONES
-from lapse.kernels.machine import multiply_high, prefetch
+from lapse.kernels.layout import ATTRIBUTES, HEADER_SIZE, RECORD_TOMBSTONE, VALUED_TOMBSTONES
+from lapse.kernels.machine import multiply_high, prefetch, prefetch_until
 
 WINDOW = 256
-# Bytes to come are prefetched while keys are hashed, so that the next checksum finds them in the
-# second-level cache instead of waiting for DRAM; about two batches of the usual size.
-AHEAD = 128 << 10
-CACHE_LINE = 64
+# Bytes to come are prefetched while keys are hashed, so that the next checksum finds them in a
+# cache instead of waiting for DRAM: some batches of their size, within what the caches hold.
+AHEAD_MIN, AHEAD_MAX, AHEAD_BATCHES = 8 << 10, 128 << 10, 8
 FILLED, FILLED_OF = 11, 20  # of so many slots so many may be taken
 
 # Words of `state`, the mutable part of a pass that outlives one call.
@@ -52,8 +51,8 @@ class Batches(NamedTuple):
     Attributes:
         data, starts, ends: the records of batch b lie plain in data[starts[b]:ends[b]].
         rows: their headers (`layout.BATCH`).
-        in_place: the batches themselves lie in `data`: each is checked against its CRC before it is
-            walked over, which brings it into the cache.
+        unchecked: the batches themselves lie in `data`, and each is checked against its CRC before
+            it is walked over, which brings it into the cache.
         skipped: control batches and aborted ones.
         ordinals: the number of each batch's first record.
         valued: a record may be flagged as a tombstone though it has a value (KIP-87).
@@ -63,7 +62,7 @@ class Batches(NamedTuple):
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
     rows: NDArray[np.void]
-    in_place: bool
+    unchecked: bool
     skipped: NDArray[np.bool_]
     ordinals: NDArray[np.int64]
     valued: bool
@@ -233,6 +232,12 @@ def flagged(batches: Batches, b: int) -> int:
 
 
 @inlined
+def ahead_of(row: np.void) -> int:
+    """How far ahead of a batch bytes are prefetched."""
+    return max(AHEAD_MIN, min(AHEAD_BATCHES * row.size, AHEAD_MAX))
+
+
+@inlined
 def _put_all(
     batches: Batches, b: int, table: Table, filled: int, marks: Marks
 ) -> tuple[int, int, int, int]:
@@ -247,14 +252,13 @@ def _put_all(
     new = 0
     without_key = 0
     tombstones = 0
+    reach = ahead_of(batches.rows[b])
+    ahead = i - HEADER_SIZE + reach
     for n in range(ordinal, ordinal + batches.rows[b].count):
-        ahead = i + AHEAD
         i, key, key_length, value_length = next_key(data, i, end)
         if i < 0:
             return -1, 0, 0, filled
-        while ahead < i + AHEAD:
-            prefetch(data, ahead)
-            ahead += CACHE_LINE
+        ahead = prefetch_until(data, ahead, i + reach)
         tombstones += value_length < 0
         if key_length < 0:
             set_bit(marks.keyless, n)
@@ -324,7 +328,7 @@ def map_keys(
             state[LATEST] = row.last_offset
             continue
         count = row.count
-        if batches.in_place and not crc_ok(batches, b):
+        if batches.unchecked and not crc_ok(batches, b):
             return BAD_CRC, b  # before its count is believed
         some = row.base_offset < dirty
         if some or state[ENTRIES] + filled + count >= min(roomy, entries_max):
@@ -372,12 +376,13 @@ def probe_keys(
             break
         if batches.skipped[b]:
             continue
-        if batches.in_place and not crc_ok(batches, b):
+        if batches.unchecked and not crc_ok(batches, b):
             return BAD_CRC, b
         nulls = 0
         i, end, ordinal = batches.starts[b], batches.ends[b], batches.ordinals[b]
+        reach = ahead_of(row)
+        ahead = i - HEADER_SIZE + reach
         for n in range(ordinal, ordinal + row.count):
-            ahead = i + AHEAD
             if row.last_offset < dirty:
                 i, key, key_length, value_length = next_key(data, i, end)
             else:
@@ -386,9 +391,7 @@ def probe_keys(
                     break
             if i < 0:
                 return BROKEN, b
-            while ahead < i + AHEAD:
-                prefetch(data, ahead)
-                ahead += CACHE_LINE
+            ahead = prefetch_until(data, ahead, i + reach)
             nulls += value_length < 0
             if key_length < 0:
                 set_bit(marks.keyless, n)

@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 from lapse.kernels.decode import next_key, next_record
 from lapse.kernels.jit import inlined, kernel
 from lapse.kernels.keyhash import hash_key
-from lapse.kernels.machine import multiply_high, prefetch
+from lapse.kernels.layout import HEADER_SIZE
+from lapse.kernels.machine import multiply_high, prefetch, prefetch_until
 from lapse.kernels.offset_map import (
-    AHEAD,
     BAD_CRC,
     BROKEN,
-    CACHE_LINE,
     DONE,
     FULL,
     WINDOW,
     Batches,
     Marks,
+    ahead_of,
     crc_ok,
     flagged,
     set_bit,
@@ -63,7 +63,7 @@ def collect_keys(
         row = batches.rows[b]
         if batches.skipped[b]:
             continue
-        if batches.in_place and not crc_ok(batches, b):
+        if batches.unchecked and not crc_ok(batches, b):
             return BAD_CRC, b, filled, mapped_from  # before its count is believed
         if filled + row.count > entries.shape[0] >> 1:
             return NO_ROOM, b, filled, mapped_from
@@ -72,8 +72,9 @@ def collect_keys(
             mapped_from = batches.ordinals[b]
         nulls = 0
         i, end, ordinal = batches.starts[b], batches.ends[b], batches.ordinals[b]
+        reach = ahead_of(row)
+        ahead = i - HEADER_SIZE + reach
         for n in range(ordinal, ordinal + row.count):
-            ahead = i + AHEAD
             below = row.last_offset < dirty
             if some:
                 i, _, _, delta, key, key_length, _, value_length = next_record(data, i, end)
@@ -82,9 +83,7 @@ def collect_keys(
                 i, key, key_length, value_length = next_key(data, i, end)
             if i < 0:
                 return BROKEN, b, filled, mapped_from
-            while ahead < i + AHEAD:
-                prefetch(data, ahead)
-                ahead += CACHE_LINE
+            ahead = prefetch_until(data, ahead, i + reach)
             nulls += value_length < 0
             if some and not below and mapped_from < 0:
                 mapped_from = n

@@ -37,6 +37,7 @@ def stretches(
     n_batches = batches.shape[0]
     untouched_until = 0
     verbatim = False
+    border = 0  # that the last stretch does not go on over
     while b < n_batches:
         if b >= untouched_until:  # once for each run of untouched batches, and for each other
             end = b
@@ -59,11 +60,10 @@ def stretches(
         else:
             how = KERNEL
         goes_on = n > 0 and how != ALONE and out[n - 1, 2] == how
-        if goes_on and row.position // piece_bytes == (
-            batches[out[n - 1, 0]].position // piece_bytes
-        ):
+        if goes_on and row.position < border:
             out[n - 1, 1] = b + 1
         else:
+            border = (row.position // piece_bytes + 1) * piece_bytes
             out[n, 0], out[n, 1], out[n, 2] = b, b + 1, how
             n += 1
         b += 1

@@ -80,6 +80,7 @@ def walk(
 
     Raises CorruptData (at a position in the file) after everything before it was handed out.
     """
+    check = scan.CHECK_ALL if check_crc else scan.CHECK_NONE
     rows = np.empty(_ROWS, BATCH)
     position, block_size = start, block_bytes
     while position < end:
@@ -87,7 +88,7 @@ def walk(
         buf = np.frombuffer(data, np.uint8)
         at, why = 0, scan.FULL
         while why == scan.FULL:
-            n, at, why = scan.scan(buf, at, len(buf), rows, check_crc)
+            n, at, why = scan.scan(buf, at, len(buf), rows, check)
             if n:
                 placed = rows[:n].copy()
                 placed["position"] += position

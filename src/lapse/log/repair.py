@@ -374,7 +374,7 @@ def sound_stretches(
     rows = np.empty(1024, BATCH)
     at, offset = 0, base_offset
     while at < len(data):
-        n, _, _ = scan.scan(data, at, len(data), rows, True)
+        n, _, _ = scan.scan(data, at, len(data), rows, scan.CHECK_ALL)
         good = 0
         while good < n and offset <= int(rows["base_offset"][good]):
             last = int(rows["last_offset"][good])

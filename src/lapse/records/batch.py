@@ -125,19 +125,43 @@ def scan_prefix(
     Returns (rows of BATCH, bytes they cover, what is wrong there or None). `on_piece` is called
     now and then: what was scanned so far is not needed any more.
     """
-    data = as_array(buffer)
+    check = scan.CHECK_ALL if check_crc else scan.CHECK_NONE
+    rows, position, why, _ = _scanned(as_array(buffer), check, on_piece)
+    return rows, position, scan.REASONS.get(why)
+
+
+def scan_small_checked(buffer: Buffer) -> tuple[NDArray[np.void], int, str | None, int]:
+    """As `scan_prefix`, for somebody who checks batches when he reads them.
+
+    A wrong checksum does not end it. Returns beside how many batches were scanned before that one:
+    of these the small ones are right, whose bytes are in the cache when their headers are read.
+    """
+    rows, position, why, n_checked = _scanned(as_array(buffer), scan.CHECK_SMALL, None)
+    return rows, position, scan.REASONS.get(why), n_checked
+
+
+def _scanned(
+    data: NDArray[np.uint8], check: int, on_piece: Callable[[], None] | None
+) -> tuple[NDArray[np.void], int, int, int]:
+    """Rows, bytes they cover, why it ended, and how many rows were scanned with `check`.
+
+    With CHECK_SMALL nothing is checked from the first wrong checksum on.
+    """
     rows = np.empty(_ROWS_MIN, BATCH)
-    filled, position = 0, 0
+    filled, position, n_checked = 0, 0, -1
     reach = len(data) if on_piece is None else min(_PIECE_BYTES, len(data))
     while True:
-        n, position, why = scan.scan(data, position, reach, rows[filled:], check_crc)
+        n, position, why = scan.scan(data, position, reach, rows[filled:], check)
         filled += n
         if on_piece is not None and reach < len(data) and why in _AT_REACH:
             on_piece()
             reach = min(reach + _PIECE_BYTES, len(data))
             continue
+        if why == scan.BAD_CRC and check == scan.CHECK_SMALL:
+            check, n_checked = scan.CHECK_NONE, filled
+            continue
         if why != scan.FULL:
-            return rows[:filled], position, scan.REASONS.get(why)
+            return rows[:filled], position, why, filled if n_checked < 0 else n_checked
         # As many as there will be if they go on like this: copying a table costs more than a scan.
         expected = _ROWS_MIN + int(1.1 * filled * (len(data) / position))
         larger = np.empty(max(expected, filled + _ROWS_MIN), BATCH)

@@ -144,7 +144,9 @@ class _Look:
         position = window.at
         window.fill(position)
         while position < window.end:
-            n, at, why = scan.scan(window.data, position - window.at, window.filled, rows, True)
+            n, at, why = scan.scan(
+                window.data, position - window.at, window.filled, rows, scan.CHECK_ALL
+            )
             if n:
                 self._look_into(rows[:n])
             position = window.at + at
@@ -354,7 +356,9 @@ class _Look:
             gave_up = self._tried > tried_max
             if candidate + size > window.reach:
                 window.fill(candidate, size)
-            n, _, _ = scan.scan(window.data, candidate - window.at, window.filled, row, True)
+            n, _, _ = scan.scan(
+                window.data, candidate - window.at, window.filled, row, scan.CHECK_ALL
+            )
             if n:
                 return candidate, False
         window.drain()

@@ -27,7 +27,7 @@ def warm_up() -> None:
     with first_compile("erase"):
         table = table_of(search)
         crc32c_more(0, data, 0, end)
-        scan.scan(data, 0, end, rows, True)
+        scan.scan(data, 0, end, rows, scan.CHECK_ALL)
         find_key.find_keys(
             data, rows, few + HEADER_SIZE, few + end, table, below, counts, hits, totals,
             states,

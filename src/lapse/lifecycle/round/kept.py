@@ -24,8 +24,8 @@ _ALIGNED = 64  # pieces begin at a line of the cache
 class Piece:
     """Batches lo..hi-1 of a segment with their records plain in `data`.
 
-    starts[b] and ends[b] are valid for b in that range only. `in_place`: `data` is the segment
-    itself, and checksums are not checked yet; that of an inflated batch was.
+    starts[b] and ends[b] are valid for b in that range only. `unchecked`: `data` is the
+    segment itself, and not all checksums are checked yet; that of an inflated batch was.
     """
 
     data: NDArray[np.uint8]
@@ -33,7 +33,7 @@ class Piece:
     ends: NDArray[np.int64]
     lo: int
     hi: int
-    in_place: bool
+    unchecked: bool
 
 
 def anonymous(size: int) -> mmap.mmap:

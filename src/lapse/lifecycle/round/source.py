@@ -20,7 +20,7 @@ from lapse.base.fs import Fs
 from lapse.kernels import frames, survey
 from lapse.kernels.layout import CODEC_MASK, CONTROL, TRANSACTIONAL
 from lapse.kernels.offset_map import BAD_CRC, BROKEN, Batches, Marks
-from lapse.kernels.scan import first_bad_crc
+from lapse.kernels.scan import SMALL, first_bad_crc
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round import kept
 from lapse.lifecycle.round.kept import Arena, Kept, Piece
@@ -37,7 +37,7 @@ from lapse.lifecycle.round.transactions import (
 from lapse.lifecycle.round.upgrade import upgraded, write_upgraded
 from lapse.log.segment import LOG, segment_path
 from lapse.log.summary import maybe_unhandled, unhandled_reasons
-from lapse.records.batch import Header, plain_records, scan_batches, scan_prefix
+from lapse.records.batch import Header, plain_records, scan_batches, scan_prefix, scan_small_checked
 from lapse.records.compression import INFLATED_BYTES_ALWAYS, INFLATED_RATIO_MAX
 
 SCRATCH_BYTES = 1 << 20  # inflated at a time for a kernel: still in the CPU cache then
@@ -221,9 +221,12 @@ def open_source(
     held: MappedFile | None = file
     stored: Stored | None = None
     opened = [file]
+    n_checked = 0
     try:
-        on_piece = file.forget if sparing else None
-        rows, position, reason = scan_prefix(file.data, check_crc=False, on_piece=on_piece)
+        if sparing:
+            rows, position, reason = scan_prefix(file.data, check_crc=False, on_piece=file.forget)
+        else:
+            rows, position, reason, n_checked = scan_small_checked(file.data)
         _require_whole(file, path, segment)
         if reason is not None:
             raise _bad_after(path, segment, rows, position, reason)
@@ -247,6 +250,7 @@ def open_source(
             lasts, rows = rows["last_offset"], scan_batches(data, str(path), check_crc=False)
             _refuse_beyond(rows, lasts, positions, segment, path)
             ordinals, starts, ends, surveyed = _measure(rows, segment.base_offset)
+            n_checked = 0
         _refuse_disorder(rows, surveyed, positions, segment, path)
     except BaseException:
         for each in opened:
@@ -259,7 +263,7 @@ def open_source(
         positions=positions, starts=starts, ends=ends, old_format=old_format,
         ordinals=ordinals, surveyed=surveyed,
         superseded=np.zeros(n_bytes, np.uint8), keyless=np.zeros(n_bytes, np.uint8),
-        tombstones=np.zeros(n, np.int32), checked=np.zeros(n, np.bool_),
+        tombstones=np.zeros(n, np.int32), checked=_checked(rows, surveyed, n_checked),
         transactions=SegmentTxns.none(n), stored=stored,
     )  # fmt: skip
 
@@ -279,6 +283,16 @@ def _measure(rows: NDArray[np.void], base_offset: int) -> tuple[NDArray[np.int64
         surveyed,
     )
     return ordinals, starts, ends, surveyed
+
+
+def _checked(
+    rows: NDArray[np.void], surveyed: NDArray[np.int64], n_checked: int
+) -> NDArray[np.bool_]:
+    """Which batches are known to be right, if of the first ones the small ones are."""
+    checked = np.zeros(len(rows), np.bool_)
+    all_small = int(surveyed[survey.SIZE_MAX]) <= SMALL  # spares a walk over a column
+    checked[:n_checked] = all_small or rows["size"][:n_checked] <= SMALL
+    return checked
 
 
 def _mapped(path: Path, segment: PlanSegment) -> MappedFile:
@@ -407,7 +421,7 @@ def batches_of(
         starts=piece.starts,
         ends=piece.ends,
         rows=segment.rows,
-        in_place=piece.in_place,
+        unchecked=piece.unchecked,
         skipped=skipped,
         ordinals=ordinals,
         valued=valued,
@@ -432,7 +446,7 @@ def pieces(
     inflater = Inflater(segment, arena)
     for lo, hi in _parts(rows, first, after):
         if not segment.some(CODEC_MASK):
-            yield Piece(segment.data, segment.starts, segment.ends, lo, hi, in_place=True)
+            yield _in_place(segment, lo, hi)
             continue
         part = rows[lo:hi]
         packed = (part["attributes"] & CODEC_MASK != 0) & (part["count"] > 0) & ~skipped[lo:hi]
@@ -442,8 +456,13 @@ def pieces(
             if packed[start - lo]:
                 yield from inflater.pieces(start, end, packed[start - lo : end - lo])
             else:
-                yield Piece(segment.data, segment.starts, segment.ends, start, end, in_place=True)
+                yield _in_place(segment, start, end)
     segment.checked[first:after] |= ~skipped[first:after]
+
+
+def _in_place(segment: SourceSegment, lo: int, hi: int) -> Piece:
+    unchecked = not segment.checked[lo:hi].all()
+    return Piece(segment.data, segment.starts, segment.ends, lo, hi, unchecked=unchecked)
 
 
 def _parts(rows: NDArray[np.void], first: int, after: int) -> Iterator[tuple[int, int]]:
@@ -498,7 +517,7 @@ class Inflater:
                 if first < b:
                     yield self._piece(first, b, filled)
                 self._starts[b], self._ends[b] = 0, n_bytes
-                yield Piece(plain, self._starts, self._ends, b, b + 1, in_place=False)
+                yield Piece(plain, self._starts, self._ends, b, b + 1, unchecked=False)
                 first, filled = b + 1, self._begin()
             else:
                 self._starts[b], self._ends[b] = filled, filled + n_bytes
@@ -540,7 +559,7 @@ class Inflater:
         return b, filled
 
     def _piece(self, lo: int, hi: int, filled: int) -> Piece:
-        piece = Piece(self._data, self._starts, self._ends, lo, hi, in_place=False)
+        piece = Piece(self._data, self._starts, self._ends, lo, hi, unchecked=False)
         if self._arena is not None:
             self._arena.take(filled)
             self._segment.kept.pieces.append(piece)

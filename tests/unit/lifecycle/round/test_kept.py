@@ -103,7 +103,7 @@ def test_a_segment_that_is_closed_has_nothing_that_lies_in_the_arena(tmp_path: P
 def test_parts_of_pieces_are_found() -> None:
     nothing = np.empty(0, np.uint8)
     places = np.empty(0, np.int64)
-    made = [Piece(nothing, places, places, lo, hi, in_place=False) for lo, hi in ((2, 4), (6, 9))]
+    made = [Piece(nothing, places, places, lo, hi, unchecked=False) for lo, hi in ((2, 4), (6, 9))]
     kept = Kept(made)
     found = {
         (lo, hi): [(piece.lo, piece.hi) for piece in kept.between(lo, hi)]

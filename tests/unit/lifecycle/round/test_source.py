@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from lapse.base.fs import RealFs
+from lapse.kernels.scan import SMALL
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round import source as sources
+from lapse.lifecycle.round.offset_map import build_map
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import BadSpot
 from lapse.lifecycle.round.source import (
@@ -86,6 +88,30 @@ def test_damage_in_an_old_format_is_named_and_no_image_is_made(
     assert not list(tmp_path.glob("*image*"))
 
 
+@pytest.mark.parametrize("bad", [None, 0, 2, 3])
+@pytest.mark.parametrize("value_bytes", [(10,), (3000,), (10, 3000)])
+def test_small_batches_are_checked_with_their_headers_and_others_where_they_are_read(
+    tmp_path: Path, value_bytes: tuple[int, ...], bad: int | None
+) -> None:
+    """Either way the same place is named."""
+    sizes = (value_bytes * 4)[:4]
+    batches = [bytearray(data(n, (b"k%d" % n, b"v" * size))) for n, size in enumerate(sizes)]
+    if bad is not None:
+        batches[bad][-2] ^= 1
+    plan = planned(tmp_path, [(0, b"".join(batches))], 4)
+    segment = opened(plan)
+    seen = 4 if bad is None or sizes[bad] > SMALL else bad
+    assert segment.checked.tolist() == [n < seen and sizes[n] <= SMALL for n in range(4)]
+    segment.close()
+    if bad is None:
+        build_map(plan, lambda _: None).close()
+        return
+    with pytest.raises(BadSegment) as refused:
+        build_map(plan, lambda _: None)
+    at = sum(map(len, batches[:bad]))
+    assert refused.value.spot == BadSpot(0, bad, at, "checksum does not match")
+
+
 def test_a_wrapper_that_reaches_beyond_itself_is_told_with_what_lies_before_it(
     tmp_path: Path,
 ) -> None:
@@ -115,14 +141,14 @@ def test_a_segment_cut_while_its_headers_are_scanned_is_refused(
     plan = planned(tmp_path, [(0, data(0, (b"a", b"1")))], 1)
     path = tmp_path / f"{0:020d}.log"
     whole = path.stat().st_size
-    scan = batch.scan_prefix
+    scan = batch.scan_small_checked
 
     def cut(*args: object, **more: object) -> object:
         found = scan(*args, **more)  # type: ignore[arg-type]
         os.truncate(path, whole - 1)
         return found
 
-    monkeypatch.setattr(sources, "scan_prefix", cut)
+    monkeypatch.setattr(sources, "scan_small_checked", cut)
     assert spot_of(plan) == BadSpot(
         0, 0, whole - 1, f"the segment is shorter than planned ({whole} bytes)"
     )
