@@ -170,11 +170,11 @@ def _that_look(internal: str) -> Requests:
 def _that_write(internal: str) -> Requests:
     idempotent = BatchSpec(producer_id=NOBODY, producer_epoch=0, base_sequence=0)
     return {
-        "Produce": (produce_request(internal, (0, batch_of(b"v"))), ProduceResponse, None),
+        "Produce": (produce_request(internal, (0, batch_of(b"v"))), ProduceResponse, BY_NAME),
         "Produce, idempotent": (
             produce_request(internal, (0, batch_of(b"v", spec=idempotent))),
             ProduceResponse,
-            None,
+            BY_NAME,
         ),
         "Produce, old": (
             produce_request(internal, (0, batch_of(b"v")), acks=1),
@@ -184,7 +184,7 @@ def _that_write(internal: str) -> Requests:
         "Produce, no such partition": (
             produce_request(internal, (99, batch_of(b"v"))),
             ProduceResponse,
-            None,
+            BY_NAME,
         ),
         "DeleteRecords": (
             DeleteRecordsRequest(

@@ -28,7 +28,7 @@ from lapse.wire.schema.metadata import MetadataResponse
 from lapse.wire.schema.produce import ProduceResponse
 from tests.compat.internal_requests import ask, deletion, metadata, new, requests_for
 from tests.oracle.kafka import QUICK_FLAGS, RealKafka
-from tests.support.broker.running import batch_of, produce_request
+from tests.support.broker.running import BY_NAME, batch_of, produce_request
 from tests.support.broker.secured import USERS
 from tests.support.broker.transaction_requests import TransactionalProducer, committed_offset
 
@@ -87,7 +87,7 @@ async def answers_of(bootstrap: str) -> Answers:
             "Metadata, which creates": (metadata(METADATA_LOG), MetadataResponse, None),
             "CreateTopics": (new(METADATA_LOG), CreateTopicsResponse, None),
             "Metadata": (metadata(METADATA_LOG), MetadataResponse, None),
-            "Produce": (written, ProduceResponse, None),
+            "Produce": (written, ProduceResponse, BY_NAME),
         }.items():
             found[f"{METADATA_LOG}: {name}"] = await ask(connection, asked)
         find = FindCoordinatorRequest(coordinator_keys=("g",))

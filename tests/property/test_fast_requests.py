@@ -256,7 +256,7 @@ class Traffic:
             topic_data=tuple(self._topic(name, now_ms) for name in self._names()),
             **({"transactional_id": "x"} if rng.random() < 0.3 else {}),
         )
-        return self._framed(request, rng.choice([3, 5, 7, 8, 9, 10, 11]))
+        return self._framed(request, rng.choice([3, 5, 7, 8, 9, 10, 11, 12, 13, 13]))
 
     def _framed(self, request: Any, version: int) -> bytes:
         rng = self.rng
@@ -277,7 +277,7 @@ class Traffic:
             PartitionProduceData(index=n, records=self._batch(name, n, now_ms))
             for n in self._numbers()
         ]
-        return TopicProduceData(name=name, partition_data=tuple(data))
+        return TopicProduceData(name=name, topic_id=ids_of(name), partition_data=tuple(data))
 
     def _batch(self, name: str, number: int, now_ms: int) -> bytes | None:
         rng = self.rng

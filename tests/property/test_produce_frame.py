@@ -15,7 +15,7 @@ from lapse.base.config import topic_config
 from lapse.broker.api.table import SERVED
 from lapse.kernels.keep import finish_batch
 from lapse.kernels.layout import TRANSACTIONAL
-from lapse.kernels.produce_frame import COLUMNS, NOT_PLAIN, judge
+from lapse.kernels.produce_frame import BY_ID_FROM, COLUMNS, NOT_PLAIN, judge
 from lapse.log.plain_appender import PlainBatch
 from lapse.records.batch import records_of, row_of
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
@@ -53,7 +53,7 @@ class Judged:
 
     def is_served(self) -> bool:
         """Whether the version is one of ours, and all names are text."""
-        names = [name for name, _, _ in self.rows]
+        names = [] if self.version >= BY_ID_FROM else [name for name, _, _ in self.rows]
         try:
             texts = [
                 name.decode() for name in [self.client or b"", self.transaction or b"", *names]
@@ -95,13 +95,18 @@ def twin(frame: bytes) -> Judged:
     rows = []
     for topic in message.topic_data:
         for data in topic.partition_data:
-            rows.append((topic.name.encode(), bytes(data.records), batch_of(data)))
+            name = topic.topic_id.bytes if of_ids(header) else topic.name.encode()
+            rows.append((name, bytes(data.records), batch_of(data)))
     assert transaction or not any(batch.attributes for _, _, batch in rows)
     client, transaction = (
         None if name is None else name.encode() for name in (header.client_id, transaction)
     )
     version, correlation_id = header.request_api_version, header.correlation_id
     return Judged(version, correlation_id, client, message.acks, transaction, rows)
+
+
+def of_ids(header: Any) -> bool:
+    return bool(header.request_api_version >= BY_ID_FROM)
 
 
 def batch_of(data: PartitionProduceData) -> PlainBatch:
@@ -156,6 +161,7 @@ def frames(draw: st.DrawFn) -> tuple[bytes, int]:
     topics = tuple(
         TopicProduceData(
             name=draw(names),
+            topic_id=draw(st.uuids()),
             partition_data=tuple(
                 PartitionProduceData(
                     index=draw(st.integers(-(1 << 31), (1 << 31) - 1)),
@@ -174,7 +180,7 @@ def frames(draw: st.DrawFn) -> tuple[bytes, int]:
     )
     frame = framed(
         request,
-        draw(st.integers(3, 11)),
+        draw(st.integers(3, 13)),
         correlation_id=draw(st.integers(-(1 << 31), (1 << 31) - 1)),
         client_id=draw(st.none() | st.text(max_size=9)),
     )
@@ -286,14 +292,14 @@ NOT_SO: dict[str, Callable[[int], bytes]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("version", [3, 8, 9, 11])
+@pytest.mark.parametrize("version", [3, 8, 9, 12, 13])
 @pytest.mark.parametrize("what", NOT_SO)
 def test_what_is_not_plain(what: str, version: int) -> None:
     assert judged(of_one(PLAIN, version)) is not None
     assert judged(NOT_SO[what](version)) is None
 
 
-@pytest.mark.parametrize("version", [3, 8, 9, 11])
+@pytest.mark.parametrize("version", [3, 8, 9, 12, 13])
 def test_a_batch_of_a_transaction_is_plain(version: int) -> None:
     frame = of_one(build_batch([RECORD], IN_TRANSACTION), version, transactional_id="x")
     found = judged(frame)

@@ -184,9 +184,9 @@ class BrokerConnection(AbstractAsyncContextManager["BrokerConnection"]):
             del self._wire.waiting[correlation_id]
         return decode_response(answer, version, frame)
 
-    def send(self, message: Any) -> None:
+    def send(self, message: Any, *, version: int | None = None) -> None:
         """Send what a broker never answers (Produce with acks 0); raises as `request`."""
-        _, version = self._api(message, None)
+        _, version = self._api(message, version)
         parts = encode_request(
             message, version=version, correlation_id=self._next_id(), client_id=self._client_id
         )

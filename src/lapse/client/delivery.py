@@ -25,6 +25,7 @@ from lapse.records.batch_writer import write_batch
 from lapse.records.builder import BatchSpec
 from lapse.records.layout import Codec
 from lapse.wire.schema.produce import (
+    PRODUCE,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -35,6 +36,7 @@ from lapse.wire.versions import TOMBSTONE_VALUES
 
 # Above this a batch is encoded in a thread: compressing it would hold up the loop.
 _ENCODED_AT_ONCE_BYTES = 64 << 10
+_BY_ID_FROM = 13
 _SEQUENCE_MASK = 0x7FFFFFFF
 _ANSWER_SECONDS_MORE = 5.0  # the broker's own timeout comes first
 
@@ -198,26 +200,31 @@ class Lane:
     ) -> PartitionProduceResponse | None:
         settings = self._settings
         where = batch.partition
+        topic = await self._cluster.topic(where.topic)
+        version = connection.version_of(PRODUCE)
+        if not topic.topic_id.int:
+            version = min(version, _BY_ID_FROM - 1)
         data = PartitionProduceData(index=where.partition, records=memoryview(encoded))
+        named = TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=(data,))
         request = ProduceRequest(
             acks=settings.acks,
             timeout_ms=settings.request_timeout_ms,
-            topic_data=(TopicProduceData(name=where.topic, partition_data=(data,)),),
+            topic_data=(named,),
         )
         if settings.acks == 0:
-            connection.send(request)
+            connection.send(request, version=version)
             return None
         seconds = settings.request_timeout_ms / 1000 + _ANSWER_SECONDS_MORE
         left = max(batch.deadline - asyncio.get_running_loop().time(), 0.0)
         try:
             answer = await connection.request(
-                request, ProduceResponse, timeout_seconds=min(seconds, left)
+                request, ProduceResponse, version=version, timeout_seconds=min(seconds, left)
             )
         except ConnectionLost:
             self._cluster.failed(connection, where.topic)
             raise
-        (topic,) = answer.responses
-        (partition,) = topic.partition_responses
+        (answered,) = answer.responses
+        (partition,) = answered.partition_responses
         return partition
 
 

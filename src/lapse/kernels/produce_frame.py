@@ -8,7 +8,7 @@ Plain is a request of version 3 or later without tags, with nothing after its en
 is the only one of its partition's bytes, of format v2, without a codec, of a transaction or not,
 but without any other attribute, numbered from 0 as it says, with a right checksum, and whose
 records parse and have no time later than the batch says. A batch of a transaction has a producer,
-and its request a transactional id.
+and its request a transactional id. Topics have names, from version 13 on ids of 16 bytes.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ from lapse.kernels.request_parts import count_at, no_tags, size_at
 
 NOT_PLAIN = -1
 VERSION_MIN = 3  # record format v2, and a transactional id
-FLEXIBLE_FROM = 9
+FLEXIBLE_FROM, BY_ID_FROM = 9, 13
+ID_BYTES = 16
 
-# Columns of a row, one a partition; `topic` is where its topic's name is, in bytes of the buffer.
+# Columns of a row, one a partition; `topic` is where its topic's name or
+# id is, in bytes of the buffer.
 (
     PARTITION, POSITION, SIZE, RECORDS, BASE_TIME, GREATEST_TIME, LEAST_TIME, OF_PRODUCER,
     OF_EPOCH, SEQUENCE, CHECKSUM, KEYLESS, TOMBSTONES, ATTRIBUTE_BITS, TOPIC, TOPIC_SIZE,
@@ -71,7 +73,7 @@ def judge(
     version = load_i16_be(buf, start + 2)
     if load_i16_be(buf, start) != 0 or version < VERSION_MIN:
         return no
-    flexible = version >= FLEXIBLE_FROM
+    flexible, by_name = version >= FLEXIBLE_FROM, version < BY_ID_FROM
     correlation_id = load_i32_be(buf, start + 4)
     client_size = load_i16_be(buf, start + 8)
     client = start + 10
@@ -88,7 +90,7 @@ def judge(
     topics, i = count_at(buf, i + 6, end, flexible)
     n = 0
     for _ in range(topics):
-        topic_size, topic = size_at(buf, i, end, flexible)
+        topic_size, topic = size_at(buf, i, end, flexible) if by_name else (ID_BYTES, i)
         if topic_size < 1 or topic_size > end - topic:
             return no
         partitions, i = count_at(buf, topic + topic_size, end, flexible)

@@ -37,7 +37,7 @@ from lapse.wire.schema.produce import (
 from tests.simulation.cluster.history import Broken, History, Transaction, Written
 from tests.simulation.cluster.loop import passes
 from tests.simulation.cluster.machine import MachineClock
-from tests.support.broker.transaction_requests import add_partitions
+from tests.support.broker.transaction_requests import JOINS_NOTHING, add_partitions
 
 REQUEST_MS = 2500
 DELIVERY_MS = 12_000
@@ -235,9 +235,14 @@ class Transactor:
             self._coordinator = Address(found.host, found.port)
         return await self._cluster.at(self._coordinator)
 
-    async def _asked(self, connection: BrokerConnection, request: Any, answer: Any) -> Any:
+    async def _asked(
+        self, connection: BrokerConnection, request: Any, answer: Any, version: int | None = None
+    ) -> Any:
+        seconds = REQUEST_MS / 1000
         try:
-            return await connection.request(request, answer, timeout_seconds=REQUEST_MS / 1000)
+            return await connection.request(
+                request, answer, version=version, timeout_seconds=seconds
+            )
         except ConnectionLost:
             connection.close()  # or an answer, or the request itself, may come later
             raise
@@ -338,7 +343,7 @@ class Transactor:
         async def once() -> ErrorCode:
             try:
                 connection = await self._cluster.leader_connection(partition)
-                answer = await self._asked(connection, request, ProduceResponse)
+                answer = await self._asked(connection, request, ProduceResponse, JOINS_NOTHING)
                 code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
             except (ConnectionLost, KafkaError):
                 self._cluster.forget(partition.topic)

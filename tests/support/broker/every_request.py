@@ -48,7 +48,7 @@ def request_for(key: int, version: int, node: Node) -> Any:
     new = {"num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
     by_state = key == 20 and version >= 6
     return {
-        0: produce_request("t", (0, batch_of(b"a")), (9, batch_of(b"b"))),
+        0: produce_request("t", (0, batch_of(b"a")), (9, batch_of(b"b")), topic_id=topic_id),
         1: FetchRequest(
             replica_id=-1,
             max_wait_ms=0,

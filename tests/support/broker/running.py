@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
 from lapse.log.env import LogEnv
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.wire.declaration import ZERO_UUID
 from lapse.wire.schema.fetch import (
     FetchPartition,
     FetchRequest,
@@ -39,7 +41,7 @@ from lapse.wire.schema.produce import (
     TopicProduceData,
 )
 
-BY_NAME = 12  # the newest Fetch version that names topics
+BY_NAME = 12  # the newest version of Produce and Fetch that names topics
 
 
 # By tools/run_tests, for the tier that runs brokers without the fast path.
@@ -102,20 +104,26 @@ async def produce(
     *batches: tuple[int, bytes],
     acks: int = -1,
     version: int | None = None,
+    topic_id: uuid.UUID = ZERO_UUID,
 ) -> Sequence[PartitionProduceResponse]:
     """Send (partition, batch) pairs of one topic; answers in the same order."""
-    request = produce_request(topic, *batches, acks=acks)
-    answer = await connection.request(request, ProduceResponse, version=version)
+    request = produce_request(topic, *batches, acks=acks, topic_id=topic_id)
+    answer = await connection.request(
+        request, ProduceResponse, version=BY_NAME if version is None else version
+    )
     (only,) = answer.responses
+    by_id = version is not None and version > BY_NAME
+    assert (only.name, only.topic_id) == (("", topic_id) if by_id else (topic, ZERO_UUID))
     return only.partition_responses
 
 
-def produce_request(topic: str, *batches: tuple[int, bytes], acks: int = -1) -> ProduceRequest:
-    """A Produce of one topic."""
+def produce_request(
+    topic: str, *batches: tuple[int, bytes], acks: int = -1, topic_id: uuid.UUID = ZERO_UUID
+) -> ProduceRequest:
+    """A Produce of one topic; the name is for versions up to BY_NAME, the id for later ones."""
     data = tuple(PartitionProduceData(index=n, records=batch) for n, batch in batches)
-    return ProduceRequest(
-        acks=acks, timeout_ms=1000, topic_data=(TopicProduceData(name=topic, partition_data=data),)
-    )
+    named = TopicProduceData(name=topic, topic_id=topic_id, partition_data=data)
+    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=(named,))
 
 
 def fetch_request(

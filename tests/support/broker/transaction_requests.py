@@ -56,6 +56,7 @@ from lapse.wire.schema.write_txn_markers import (
 from tests.support.broker.running import batch_of
 
 FIRST_ABORTABLE = 11  # of Produce
+JOINS_NOTHING = 11  # the newest Produce that is never taken for AddPartitionsToTxn (KIP-890)
 _IDS = {"transactional_id": "x", "producer_id": 1, "producer_epoch": 0}
 
 
@@ -182,7 +183,9 @@ class TransactionalProducer:
             timeout_ms=1000,
             topic_data=(TopicProduceData(name=tp.topic, partition_data=(data,)),),
         )
-        answer = await self.connection.request(request, ProduceResponse, version=version)
+        answer = await self.connection.request(
+            request, ProduceResponse, version=JOINS_NOTHING if version is None else version
+        )
         error = ErrorCode(answer.responses[0].partition_responses[0].error_code)
         if not error:
             self.sequence += len(values)

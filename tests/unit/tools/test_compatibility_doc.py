@@ -18,7 +18,7 @@ def test_every_api_has_a_row_with_its_versions() -> None:
     page = compatibility_doc.page()
     for key, row in APIS.items():
         assert page.count(f"\n| {key} | {row.api.name} | ") == 1, row.api.name
-    assert "\n| 0 | Produce | 0-11 | [test_librdkafka.py](../tests/compat/test_lib" in page
+    assert "\n| 0 | Produce | 0-13 | [test_librdkafka.py](../tests/compat/test_lib" in page
     assert "\n| 47 | OffsetDelete | 0 | [test_java_tools.py](" in page
     assert (
         "\n| Java: the tools and clients of Kafka, Streams, Connect and MirrorMaker; clients of "

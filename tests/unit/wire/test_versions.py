@@ -21,7 +21,7 @@ from tests.support.wire.samples import MESSAGES
 
 # What each API is advertised with once it has a handler (capped as `versions` says).
 VERSIONS = {
-    "Produce": (0, 0, 11),
+    "Produce": (0, 0, 13),
     "Fetch": (1, 0, 18),
     "ListOffsets": (2, 0, 10),
     "Metadata": (3, 0, 13),

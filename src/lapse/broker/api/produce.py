@@ -26,8 +26,9 @@ v0-2 any number of messages of formats v0 and v1: they become one batch (KIP-32;
 v2 is accepted too, as by Kafka) · v1 throttle time · v2 append time · v3 exactly one batch of
 format v2, anything else is INVALID_RECORD · v0-3 NOT_LEADER_OR_FOLLOWER for KAFKA_STORAGE_ERROR,
 which came later (KIP-112) · v4-6 no difference here · v7 zstd, before it
-UNSUPPORTED_COMPRESSION_TYPE (KIP-110) · v8 record errors and a message · v10 current leader (never
-needed here).
+UNSUPPORTED_COMPRESSION_TYPE (KIP-110) · v8 record errors and a message · v10 current leader · v12
+nothing here: with the feature `transaction.version`, which this broker does not have, it joins its
+partitions to the transaction · v13 topics by id: UNKNOWN_TOPIC_ID.
 
 Differs from Kafka: internal topics are open to the client id `__admin_client` of a super user only,
 where Kafka takes any client that calls itself so. Without an authorizer no client writes there.
@@ -39,13 +40,13 @@ ended is OUT_OF_ORDER_SEQUENCE_NUMBER; Kafka takes it for a duplicate, and new r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
-from lapse.base.ids import TopicPartition
+from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.broker.coordinators.transaction_verification import Verified, verify_produced
 from lapse.broker.logs.counters import TopicCounters
 from lapse.broker.logs.faults import code_of
@@ -88,9 +89,11 @@ V2, V2_FROM = 2, 3
 STORAGE_ERROR_FROM = 4
 ZSTD_FROM = 7
 HINTS_FROM = 10
+BY_ID_FROM = 13
 NO_OFFSET = -1
 NOT_FOR_CLIENTS = INTERNAL_TOPICS | {METADATA_LOG}
 ADMIN_CLIENT_ID = "__admin_client"
+_UNKNOWN = "the topic of id "  # no name of a topic: these have no blanks
 
 # The event loop checks and copies a plain batch of at most this size in some 100 us: waking a
 # thread for it, and the loop again after it, costs three times as much.
@@ -126,6 +129,10 @@ async def handle(
     services: Services, session: Session, version: int, request: ProduceRequest
 ) -> ProduceResponse | None:
     """Append the batches, count them, and respond unless acks is 0."""
+    topic_ids = {}
+    if version >= BY_ID_FROM:
+        request = _named(services, request)
+        topic_ids = {one.name: format_topic_id(one.topic_id) for one in request.topic_data}
     batches = [
         (TopicPartition(topic.name, data.index), data)
         for topic in request.topic_data
@@ -136,12 +143,13 @@ async def handle(
     except KafkaError as refusal:
         results = [_refused(where, refusal.code, refusal) for where, _ in batches]
     else:
-        arguments = services.partitions, services.clock.now_ms(), version, verified
-        results = []
+        terms = Terms(services.clock.now_ms(), version, verified, topic_ids)
+        logs, results = services.partitions, []
         if sum([len(data.records or b"") for _, data in batches]) <= AT_ONCE_BYTES_MAX:
-            results = services.disk.try_now(append_at_once, *arguments, batches) or []
+            results = services.disk.try_now(append_at_once, logs, terms, batches) or []
         if len(results) < len(batches):
-            results += await services.disk.run(append_all, *arguments, batches[len(results) :])
+            left = batches[len(results) :]
+            results += await services.disk.run(append_all, logs, terms, left)
     now_ms = services.clock.now_ms()
     for result in results:
         account(services, result, now_ms)
@@ -151,6 +159,20 @@ async def handle(
         close_if_failed(results)
         return None
     return respond(services, session, request, version, results)
+
+
+def _named(services: Services, request: ProduceRequest) -> ProduceRequest:
+    """The request with the names of its topics; one whose id is unknown gets none a topic has."""
+    ids = services.topics.image.ids
+    return replace(
+        request,
+        topic_data=tuple(
+            replace(topic, name=ids[topic.topic_id].name)
+            if topic.topic_id in ids
+            else replace(topic, name=f"{_UNKNOWN}{topic.topic_id}")
+            for topic in request.topic_data
+        ),
+    )
 
 
 async def committed(
@@ -172,27 +194,34 @@ def _replicated(result: AppendResult, code: ErrorCode) -> AppendResult:
     return replace(result, error=code, message=message)
 
 
-def append_at_once(
-    partitions: Partitions, now_ms: int, version: int, verified: Verified, batches: Batches
-) -> list[AppendResult]:
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for all batches of a request.
+
+    Attributes:
+        topic_ids: by name, of topics that the request names by id: one may be another by now.
+    """
+
+    now_ms: int
+    version: int
+    verified: Verified
+    topic_ids: Mapping[str, str]
+
+
+def append_at_once(partitions: Partitions, terms: Terms, batches: Batches) -> list[AppendResult]:
     """Check and append the first batches, up to one that the event loop must not wait for."""
     results = []
     for where, data in batches:
-        result = _append(partitions, now_ms, version, where, data, verified, _append_if_quick)
+        result = _append(partitions, terms, where, data, _append_if_quick)
         if result is None:
             break
         results.append(result)
     return results
 
 
-def append_all(
-    partitions: Partitions, now_ms: int, version: int, verified: Verified, batches: Batches
-) -> list[AppendResult]:
+def append_all(partitions: Partitions, terms: Terms, batches: Batches) -> list[AppendResult]:
     """Check and append each batch, in a worker thread."""
-    results = (
-        _append(partitions, now_ms, version, where, data, verified, _append_checked)
-        for where, data in batches
-    )
+    results = (_append(partitions, terms, where, data, _append_checked) for where, data in batches)
     return [result for result in results if result is not None]
 
 
@@ -208,22 +237,22 @@ class _Sent:
 
 def _append(
     partitions: Partitions,
-    now_ms: int,
-    version: int,
+    terms: Terms,
     where: TopicPartition,
     data: PartitionProduceData,
-    verified: Verified,
     append: Callable[[Led, _Sent], AppendResult | None],
 ) -> AppendResult | None:
     try:
-        verified_at = verified.get(where)
+        verified_at, version = terms.verified.get(where), terms.version
         if isinstance(verified_at, KafkaError):
             raise verified_at
         led = partitions.led(where)
+        if terms.topic_ids and terms.topic_ids[where.topic] != led.log.topic_id:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{where}: no topic has that id any more")
         records = data.records or b""
         if version < ZSTD_FROM or len(records) <= MAGIC or records[MAGIC] < V2:
             _check_version(records, version, where)
-        return append(led, _Sent(where, records, now_ms, verified_at))
+        return append(led, _Sent(where, records, terms.now_ms, verified_at))
     except Exception as e:  # noqa: BLE001  (it is logged there)
         return failed(partitions, where, e)
 
@@ -306,6 +335,7 @@ async def _verify(
     )
     refused = _too_few_replicas(services, batches) if request.acks == ALL else {}
     refused |= _internal(services, session, batches, verified)
+    refused |= _unknown(batches)
     return {**verified, **refused} if refused else verified
 
 
@@ -329,6 +359,15 @@ def _internal(
         if where.topic in topics
         and 0 <= where.partition < topics[where.topic].partitions
         and not isinstance(verified.get(where), KafkaError)
+    }
+
+
+def _unknown(batches: Batches) -> dict[TopicPartition, KafkaError]:
+    """Refuse topics that were named by an id which none has."""
+    return {
+        where: KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{where}: no topic has that id")
+        for where, _ in batches
+        if where.topic.startswith(_UNKNOWN)
     }
 
 
@@ -411,6 +450,7 @@ def respond(
             [
                 TopicProduceResponse(
                     name=topic.name,
+                    topic_id=topic.topic_id,
                     partition_responses=tuple(
                         islice(partition_responses, len(topic.partition_data))
                     ),
@@ -450,17 +490,22 @@ def _partition_response(
 # --- authorization --------------------------------------------------------------------------------
 
 
-async def _authorize(caller: Caller, _version: int, request: ProduceRequest, handle: Handle) -> Any:
-    transactional_id = request.transactional_id
+async def _authorize(caller: Caller, version: int, request: ProduceRequest, handle: Handle) -> Any:
+    transactional_id, ids = request.transactional_id, caller.services.topics.image.ids
+
+    def may(topic: TopicProduceData) -> bool:
+        if version < BY_ID_FROM:
+            return caller.may_topic(Operation.WRITE, topic.name)
+        known = ids.get(topic.topic_id)
+        return known is None or caller.may_topic(Operation.WRITE, known.name)
+
     allowed: tuple[TopicProduceData, ...]
     if transactional_id is not None and not caller.may_transaction(
         Operation.WRITE, transactional_id
     ):
         allowed, refused_topics, code = (), request.topic_data, TRANSACTION_REFUSED
     else:
-        allowed, refused_topics = caller.split_by_permission(
-            request.topic_data, lambda t: caller.may_topic(Operation.WRITE, t.name)
-        )
+        allowed, refused_topics = caller.split_by_permission(request.topic_data, may)
         code = TOPIC_REFUSED
     if not refused_topics:
         return await handle(request)
@@ -476,6 +521,7 @@ async def _authorize(caller: Caller, _version: int, request: ProduceRequest, han
 def _unwritten(topic: TopicProduceData, code: ErrorCode) -> TopicProduceResponse:
     return TopicProduceResponse(
         name=topic.name,
+        topic_id=topic.topic_id,
         partition_responses=tuple(
             PartitionProduceResponse(
                 index=partition.index,

@@ -32,7 +32,7 @@ from lapse.broker.fast.permissions import may
 from lapse.broker.fast.produce_answer import answer
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.throttle import charge_produced
-from lapse.kernels.produce_frame import COLUMNS, judge
+from lapse.kernels.produce_frame import BY_ID_FROM, COLUMNS, judge
 from lapse.log.plain_appender import PlainBatch
 from lapse.records.batch import Header
 from lapse.security.acls import Operation, ResourceType
@@ -141,7 +141,8 @@ class FastProduce:
             batch = PlainBatch(*row)
             if batch.topic != at:
                 at = batch.topic
-                topic = topics.of(bytes(buffer[at : at + batch.topic_size]))
+                name_or_id = bytes(buffer[at : at + batch.topic_size])
+                topic = (topics.of if head.version < BY_ID_FROM else topics.by_id)(name_or_id)
                 if topic is None or not may(
                     services, session, Operation.WRITE, ResourceType.TOPIC, topic.topic.name
                 ):
@@ -263,5 +264,8 @@ def _topics_of(asked: Sequence[Asked]) -> tuple[TopicProduceData, ...]:
     for _, of_topic in groupby(asked, lambda one: one[1].topic):
         some = list(of_topic)
         data = tuple(PartitionProduceData(index=batch.partition, records=None) for _, batch in some)
-        topics.append(TopicProduceData(name=some[0][0].where.topic, partition_data=data))
+        topic = some[0][0].topic.topic
+        topics.append(
+            TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=data)
+        )
     return tuple(topics)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from lapse.broker.fast.led_topics import LedPartition
-from lapse.kernels.produce_frame import FLEXIBLE_FROM
+from lapse.broker.fast.led_topics import LedPartition, LedTopic
+from lapse.kernels.produce_frame import BY_ID_FROM, FLEXIBLE_FROM
 from lapse.log.plain_appender import PlainBatch
 from lapse.records.batch import Header
 from lapse.wire.primitives import uvarint
@@ -82,7 +82,7 @@ def answer(
         while end < len(asked) and asked[end][1].topic == batch.topic:
             end += 1
         topic = partition.topic
-        parts.append(topic.compact_name if is_flexible else topic.name)
+        parts.append(_name(topic, version))
         parts.append(_count(end - n, is_flexible=is_flexible))
         parts.append(_partitions(asked, appended, n, end, shape))
         parts.append(tags)
@@ -90,6 +90,13 @@ def answer(
     count = _count(topics, is_flexible=is_flexible)
     body = b"".join((tags, count, *parts, _INT32.pack(wait_ms), tags))
     return _SIZE_AND_ID.pack(len(body) + 4, correlation_id) + body
+
+
+def _name(topic: LedTopic, version: int) -> bytes:
+    """How an answer names a topic."""
+    if version >= BY_ID_FROM:
+        return topic.topic.topic_id.bytes
+    return topic.compact_name if version >= FLEXIBLE_FROM else topic.name
 
 
 def _partitions(

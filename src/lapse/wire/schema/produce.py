@@ -3,11 +3,13 @@
 v0 messages of format v0 · v1 throttle time · v2 messages of format v1, log append time in the
 answer (KIP-32) · v3 record format v2 and transactions (KIP-98) · v5 log start offset in the answer
 · v7 zstd (KIP-110) · v8 record errors (KIP-467) · v9 flexible · v10 new leader in the answer
-(KIP-951) · v11 as v10 (KIP-890). v12 and v13 join transactions implicitly and use topic ids; they
-come with the feature `transaction.version`.
+(KIP-951) · v11, v12 as v10 (KIP-890): where the feature `transaction.version` is on, v12 joins a
+partition to a transaction by writing to it · v13 topic ids (KIP-516).
 """
 
 from __future__ import annotations
+
+import uuid
 
 from lapse.wire.declaration import (
     INT16,
@@ -15,6 +17,8 @@ from lapse.wire.declaration import (
     INT64,
     RECORDS,
     STRING,
+    UUID,
+    ZERO_UUID,
     api,
     array,
     field,
@@ -24,7 +28,7 @@ from lapse.wire.declaration import (
     struct,
 )
 
-PRODUCE = api(0, "Produce", versions="0-11", flexible="9+")
+PRODUCE = api(0, "Produce", versions="0-13", flexible="9+")
 
 
 @struct
@@ -37,9 +41,10 @@ class PartitionProduceData:
 
 @struct
 class TopicProduceData:
-    """Batches for one topic."""
+    """Batches for one topic, by name, from v13 on by id."""
 
-    name: str = field(STRING)
+    name: str = field(STRING, "0-12", default="", ignorable=True)
+    topic_id: uuid.UUID = field(UUID, "13+", default=ZERO_UUID, ignorable=True)
     partition_data: tuple[PartitionProduceData, ...] = field(array(PartitionProduceData))
 
 
@@ -92,9 +97,10 @@ class PartitionProduceResponse:
 
 @struct
 class TopicProduceResponse:
-    """What became of one topic's batches."""
+    """What became of one topic's batches; the topic as the request names it."""
 
-    name: str = field(STRING)
+    name: str = field(STRING, "0-12", default="", ignorable=True)
+    topic_id: uuid.UUID = field(UUID, "13+", default=ZERO_UUID, ignorable=True)
     partition_responses: tuple[PartitionProduceResponse, ...] = field(
         array(PartitionProduceResponse)
     )

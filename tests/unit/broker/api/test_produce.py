@@ -29,6 +29,7 @@ from lapse.wire.schema.metadata import MetadataRequest
 from tests.property.strategies import OLD_CODECS
 from tests.support.broker.old_requests import T, magics, messages, old_produce, seen
 from tests.support.broker.running import (
+    BY_NAME,
     batch_of,
     connect,
     create,
@@ -552,7 +553,8 @@ async def test_no_client_writes_an_internal_topic(topic: str, client_id: str, no
             assert topic in str(answers[0].error_message)
         (other,) = await produce(connection, "t", (0, batch_of(b"a")))
         assert other.error_code == 0
-        connection.send(produce_request(topic, (0, batch_of(b"a")), acks=0))
+        request = produce_request(topic, (0, batch_of(b"a")), acks=0)
+        connection.send(request, version=BY_NAME)
         await until(lambda: connection.is_lost)
     assert node.services.partitions.get(TopicPartition(topic, 0)).log_end_offset == 0
 

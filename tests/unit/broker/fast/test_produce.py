@@ -64,13 +64,16 @@ def fast(node: Node) -> int:
     return node.services.counters.fast_requests["Produce"]
 
 
-@pytest.mark.parametrize("version", range(3, 12))
+@pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize("acks", [-1, 1])
 @pytest.mark.usefixtures("topic")
 async def test_a_plain_request_takes_it(
     node: Node, connection: BrokerConnection, acks: int, version: int
 ) -> None:
-    one, other = await produce(connection, "t", (1, NEW), (0, NEW), acks=acks, version=version)
+    topic_id = node.services.topics.image.topics["t"].topic_id
+    one, other = await produce(
+        connection, "t", (1, NEW), (0, NEW), acks=acks, version=version, topic_id=topic_id
+    )
     assert [(p.index, p.error_code, p.base_offset) for p in (one, other)] == [(1, 0, 1), (0, 0, 1)]
     assert fast(node) == 1
     counters = node.services.counters

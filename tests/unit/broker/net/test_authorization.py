@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,7 @@ O, R = Operation, ResourceType  # noqa: E741
 FREE = {17, 18, 36, 60}
 LISTS = {3, 16, 66}
 UNKNOWN = -(1 << 31)
+BY_ID = {0, 1}  # Produce and Fetch, from v13 on
 
 
 @pytest.fixture
@@ -120,7 +122,7 @@ async def test_who_may_nothing_is_told_nothing(
     assert topic.partitions == 2
     assert node.services.partitions.all()[0].log_end_offset == 0
     await node.services.topics.delete(topic)
-    if key == 1 and version >= 13:
+    if key in BY_ID and version > BY_NAME:
         return  # a topic's id is no secret, as in Kafka
     again = await alice.request(request, SERVED[key].response, version=version)
     assert again == answer
@@ -148,7 +150,7 @@ async def test_what_is_there_and_what_is_not_are_refused_alike(tmp_path: Path) -
         asked = [
             (key, version, request_for(key, version, full))
             for key, version in ALL
-            if key not in FREE and not (key == 1 and version >= 13)
+            if key not in FREE and not (key in BY_ID and version > BY_NAME)
         ]
         told = []
         for node in (full, empty):
@@ -177,9 +179,17 @@ async def test_a_request_is_refused_in_part(node: Node, alice: BrokerConnection)
     await set_acls(node, [allow(O.WRITE, R.TOPIC, "mine"), allow(O.READ, R.TOPIC, "mine")])
     parts = [produce_request(n, (0, batch_of(b"a"))).topic_data[0] for n in ("other", "mine")]
     request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=tuple(parts))
-    written = await alice.request(request, ProduceResponse)
+    written = await alice.request(request, ProduceResponse, version=BY_NAME)
     assert {r.name: r.partition_responses[0].error_code for r in written.responses} == {
         "mine": 0, "other": TOPIC,
+    }  # fmt: skip
+    ids = {name: topic.topic_id for name, topic in node.services.topics.image.topics.items()}
+    by_id = [replace(part, topic_id=ids[part.name]) for part in parts]
+    nowhere = replace(parts[0], topic_id=uuid.UUID(int=7))
+    request = replace(request, topic_data=(*by_id, nowhere))
+    written = await alice.request(request, ProduceResponse, version=BY_NAME + 1)
+    assert {r.topic_id: r.partition_responses[0].error_code for r in written.responses} == {
+        ids["mine"]: 0, ids["other"]: TOPIC, nowhere.topic_id: ErrorCode.UNKNOWN_TOPIC_ID,
     }  # fmt: skip
     asked = [fetch_request(n, (0, 0)).topics[0] for n in ("other", "mine")]
     wanted = fetch_request("mine", (0, 0), max_wait_ms=0)
@@ -227,7 +237,7 @@ async def test_produce_without_acks_ends_the_connection(node: Node) -> None:
         ),
     )
     with pytest.raises((ConnectionLost, ConnectionError, OSError)):
-        await connection.request(request, ProduceResponse)
+        await connection.request(request, ProduceResponse, version=BY_NAME)
     connection.close()
 
 

@@ -46,7 +46,7 @@ from lapse.wire.schema.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tests.support.broker.running import batch_of, connect, create, running_node, until
+from tests.support.broker.running import BY_NAME, batch_of, connect, create, running_node, until
 
 BATCH = batch_of(bytes(2000))
 ALL_USERS = ((USER, None),)
@@ -57,7 +57,7 @@ async def produce(connection: BrokerConnection) -> ProduceResponse:
     data = PartitionProduceData(index=0, records=BATCH)
     topic = TopicProduceData(name="t", partition_data=(data,))
     request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=1000, topic_data=(topic,))
-    return await connection.request(request, ProduceResponse)
+    return await connection.request(request, ProduceResponse, version=BY_NAME)
 
 
 async def fetch(node: Node, connection: BrokerConnection, replica_id: int = -1) -> FetchResponse:
