@@ -356,4 +356,4 @@ def test_cluster_command(kafka_tools: Tool, broker: BrokerProcess) -> None:
 def test_api_versions_command(kafka_tools: Tool, broker: BrokerProcess) -> None:
     printed = said(kafka_tools, "BrokerApiVersionsCommand", broker)
     assert "DescribeTopicPartitions(75): 0 [usable: 0]" in printed
-    assert "Produce(0): 0 to 11 [usable: 11]" in printed
+    assert "Produce(0): 0 to 13 [usable: 13]" in printed
