@@ -9,6 +9,8 @@ talks to a broker.
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Self, TypeVar, cast
 
@@ -30,7 +32,7 @@ from lapse.wire.schema.sasl_authenticate import (
     SaslAuthenticateResponse,
 )
 from lapse.wire.schema.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from lapse.wire.versions import FALLBACK_VERSION
+from lapse.wire.versions import BY_ID_FROM, FALLBACK_VERSION
 
 R = TypeVar("R")
 
@@ -213,6 +215,14 @@ class BrokerConnection(AbstractAsyncContextManager["BrokerConnection"]):
         if version < max(low, api.versions.low):
             raise UnsupportedVersion(f"{self.address} and this client share no {api.name} version")
         return version
+
+    def version_naming(self, api: Api, topic_ids: Iterable[uuid.UUID]) -> int:
+        """The newest version of Produce or Fetch in which topics of these ids can be named.
+
+        That is by id from v13 on, and by name where one has none: an old broker did not say it.
+        """
+        version = self.version_of(api)
+        return version if all(one.int for one in topic_ids) else min(version, BY_ID_FROM - 1)
 
     def speaks(self, api: Api, version: int) -> bool:
         """Whether the broker has said so; one that has not hangs up."""

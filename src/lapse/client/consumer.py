@@ -40,13 +40,13 @@ from lapse.wire.schema.fetch import (
     FetchTopic,
     PartitionData,
 )
+from lapse.wire.versions import BY_ID_FROM
 
 if TYPE_CHECKING:  # who reads no columns needs no Arrow
     import pyarrow as pa
 
 T = TypeVar("T")
 
-_BY_ID_FROM = 13
 _RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 
 
@@ -321,9 +321,7 @@ class Consumer(AbstractAsyncContextManager["Consumer"]):
         connection = await self._cluster.connection(node_id)
         request = await self._request(positions)
         patience_ms = after_ms(config.fetch_max_wait_ms, config.request_timeout_ms)
-        version = connection.version_of(FETCH)
-        if not all(topic.topic_id.int for topic in request.topics):
-            version = min(version, _BY_ID_FROM - 1)
+        version = connection.version_naming(FETCH, [topic.topic_id for topic in request.topics])
         try:
             answer = await connection.request(
                 request,
@@ -341,7 +339,7 @@ class Consumer(AbstractAsyncContextManager["Consumer"]):
         some: list[Fetched] = []
         error = None
         for topic in answer.responses:
-            name = names[topic.topic_id] if version >= _BY_ID_FROM else topic.topic
+            name = names[topic.topic_id] if version >= BY_ID_FROM else topic.topic
             for data in topic.partitions:
                 partition = TopicPartition(name, data.partition_index)
                 try:

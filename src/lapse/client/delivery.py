@@ -18,7 +18,7 @@ from typing import NamedTuple
 from lapse.base.backoff import backoff_ms
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.client.batches import Batch, BatchMetadata
-from lapse.client.cluster import RETRIABLE, Cluster
+from lapse.client.cluster import RETRIABLE, Cluster, Topic
 from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.client.settings import refusal
 from lapse.records.batch_writer import write_batch
@@ -36,7 +36,6 @@ from lapse.wire.versions import TOMBSTONE_VALUES
 
 # Above this a batch is encoded in a thread: compressing it would hold up the loop.
 _ENCODED_AT_ONCE_BYTES = 64 << 10
-_BY_ID_FROM = 13
 _SEQUENCE_MASK = 0x7FFFFFFF
 _ANSWER_SECONDS_MORE = 5.0  # the broker's own timeout comes first
 
@@ -162,6 +161,7 @@ class Lane:
 
     async def _attempt(self, batch: Batch, attempts: _Attempts) -> BatchMetadata:
         connection = await self._cluster.leader_connection(batch.partition)
+        topic = await self._cluster.topic(batch.partition.topic)
         if batch.valued:
             require_tombstone_values(connection, batch.partition)
         if self._identity is None or self._changes_identity:
@@ -169,7 +169,7 @@ class Lane:
             self._changes_identity, attempts.encoded = False, None
         if attempts.encoded is None:
             attempts.encoded = await self._encode(batch)
-        answer = await self._send(connection, batch, attempts.encoded)
+        answer = await self._send(connection, topic, batch, attempts.encoded)
         if answer is None:
             return BatchMetadata(batch.partition, -1, batch.count, None)
         if answer.error_code and answer.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
@@ -196,14 +196,11 @@ class Lane:
         return write_batch(fields, spec, first, until)
 
     async def _send(
-        self, connection: BrokerConnection, batch: Batch, encoded: bytearray
+        self, connection: BrokerConnection, topic: Topic, batch: Batch, encoded: bytearray
     ) -> PartitionProduceResponse | None:
         settings = self._settings
         where = batch.partition
-        topic = await self._cluster.topic(where.topic)
-        version = connection.version_of(PRODUCE)
-        if not topic.topic_id.int:
-            version = min(version, _BY_ID_FROM - 1)
+        version = connection.version_naming(PRODUCE, [topic.topic_id])
         data = PartitionProduceData(index=where.partition, records=memoryview(encoded))
         named = TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=(data,))
         request = ProduceRequest(

@@ -31,8 +31,6 @@ from lapse.wire.schema.fetch import (
     PartitionData,
 )
 
-_BY_ID_FROM = 13
-
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
@@ -126,9 +124,7 @@ class _Reader:
     async def _ask_once(self, offset: int) -> Fetched | None:
         connection = await self.cluster.leader_connection(self.partition)
         topic = await self.cluster.topic(self.partition.topic)
-        version = connection.version_of(FETCH)
-        if not topic.topic_id.int:
-            version = min(version, _BY_ID_FROM - 1)
+        version = connection.version_naming(FETCH, [topic.topic_id])
         size = self.limits.partition_bytes_max
         fetch_partition = FetchPartition(
             partition=self.partition.partition, fetch_offset=offset, partition_max_bytes=size

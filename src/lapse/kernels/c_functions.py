@@ -47,7 +47,7 @@ def context_of_thread(library: ctypes.CDLL | None, make: str, *arguments: Any) -
     """What a library keeps between calls, made by this function of it; 0 without the library.
 
     Made once for each thread and never freed: threads that work on rounds are few, and end with
-    their process.
+    their process. Raises MemoryError: a function must not be called without it.
     """
     if library is None:
         return 0
@@ -56,6 +56,8 @@ def context_of_thread(library: ctypes.CDLL | None, make: str, *arguments: Any) -
         function = getattr(library, make)
         function.restype = ctypes.c_void_p
         known = int(function(*arguments) or 0)
+        if not known:
+            raise MemoryError(f"{make} made nothing")
         setattr(_contexts, make, known)
     return known
 
@@ -68,6 +70,16 @@ def pointer(context: Any, builder: Any, of_type: Any, array: Any, index: Any) ->
 def given(builder: Any, number: Any) -> Any:
     """A pointer that the library has given, for `call`."""
     return builder.inttoptr(number, I8.as_pointer())
+
+
+def spans(context: Any, builder: Any, signature: Any, args: Any) -> tuple[Any, ...]:
+    """Of a function that works by such a context: (context, from, its bytes, to, room there).
+
+    `args` begin with the context's number, array, index and size of the one, and of the other.
+    """
+    of = pointer(context, builder, signature.args[1], args[1], args[2])
+    into = pointer(context, builder, signature.args[4], args[4], args[5])
+    return given(builder, args[0]), of, args[3], into, args[6]
 
 
 def call(builder: Any, name: str, values: Sequence[Any], result: Any) -> Any:

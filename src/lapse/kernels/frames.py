@@ -66,13 +66,20 @@ def _size_at(data: NDArray[np.uint8], at: int) -> int:
 
 
 @inlined
+def _begins_with(data: NDArray[np.uint8], at: int, magic: tuple[int, int, int, int]) -> bool:
+    for n in range(4):
+        if data[at + n] != magic[n]:
+            return False
+    return True
+
+
+@inlined
 def _block_bytes(data: NDArray[np.uint8], at: int, end: int) -> int:
     """How large blocks of the frame at `at` become at most; NOT_TAKEN for another kind of frame."""
     if end - at < _HEADER + 4 or data[at + 4] != _FLAGS or data[at + 5] & 0x8F:
         return NOT_TAKEN
-    for n in range(4):
-        if data[at + n] != _MAGIC[n]:
-            return NOT_TAKEN
+    if not _begins_with(data, at, _MAGIC):
+        return NOT_TAKEN
     number = data[at + 5] >> 4
     if not _FIRST_SIZE <= number <= _LAST_SIZE:
         return NOT_TAKEN
@@ -115,11 +122,8 @@ def _inflate(data: NDArray[np.uint8], at: int, end: int, target: NDArray[np.uint
 def _inflate_zstd(
     used: int, data: NDArray[np.uint8], at: int, end: int, target: NDArray[np.uint8], to: int
 ) -> int:
-    if end - at <= len(_ZSTD_MAGIC):
+    if end - at <= len(_ZSTD_MAGIC) or not _begins_with(data, at, _ZSTD_MAGIC):
         return NOT_TAKEN
-    for n in range(4):
-        if data[at + n] != _ZSTD_MAGIC[n]:
-            return NOT_TAKEN
     room = target.shape[0] - to
     written = _zstd_decompress(used, data, at, end - at, target, to, room)
     return to + written if 0 <= written <= room else NOT_TAKEN
@@ -129,11 +133,8 @@ def _inflate_zstd(
 def _inflate_gzip(
     used: int, data: NDArray[np.uint8], at: int, end: int, target: NDArray[np.uint8], to: int
 ) -> int:
-    if end - at < _GZIP_MEMBER_MIN:
+    if end - at < _GZIP_MEMBER_MIN or not _begins_with(data, at, _GZIP_MAGIC):
         return NOT_TAKEN
-    for n in range(4):
-        if data[at + n] != _GZIP_MAGIC[n]:
-            return NOT_TAKEN
     room = target.shape[0] - to
     written = _gzip_decompress(used, data, at, end - at, target, to, room)
     return to + written if 0 <= written <= room else NOT_TAKEN

@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from lapse.kernels.c_functions import call, context_of_thread, given, pointer, register
+from lapse.kernels.c_functions import call, context_of_thread, register, spans
 from lapse.kernels.jit import intrinsic
 from lapse.kernels.machine import I32, I64
 
@@ -49,10 +49,8 @@ def decompress(
     """A payload that is one member, into at most `room` bytes; -1 where that cannot be."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        of = pointer(context, builder, signature.args[1], args[1], args[2])
-        into = pointer(context, builder, signature.args[4], args[4], args[5])
         taken, written = (cgutils.alloca_once(builder, I64) for _ in range(2))
-        values = [given(builder, args[0]), of, args[3], into, args[6], taken, written]
+        values = (*spans(context, builder, signature, args), taken, written)
         failed = builder.icmp_signed("!=", call(builder, _DECOMPRESS, values, I32), I32(0))
         some_left = builder.icmp_signed("!=", builder.load(taken), args[3])
         is_not = builder.or_(failed, some_left)
@@ -69,9 +67,6 @@ def compress(
     """One member in at most `room` bytes; 0 where that cannot be."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        of = pointer(context, builder, signature.args[1], args[1], args[2])
-        into = pointer(context, builder, signature.args[4], args[4], args[5])
-        values = [given(builder, args[0]), of, args[3], into, args[6]]
-        return call(builder, _COMPRESS, values, I64)
+        return call(builder, _COMPRESS, spans(context, builder, signature, args), I64)
 
     return _i64(_i64, source, _i64, _i64, target, _i64, _i64), generate

@@ -42,6 +42,7 @@ from lapse.kernels.machine import (
     store_i32_be,
     store_i64_be,
 )
+from lapse.kernels.scan import SMALL
 from lapse.kernels.varint import read_varint, read_varlong, size_of_varlong, write_varlong
 
 # Record facts: the index into the record table. Those from HORIZON_SET on but DELETED are the same
@@ -181,7 +182,7 @@ PLAIN = -1  # instead of a checksum: records that are yet to be deflated
 # What is prefetched: bytes to come, since a walk over lengths waits for each one; and batches to
 # come that are small, since those that go are passed over and nobody else knows where the next is.
 AHEAD = 8 << 10
-BATCHES_AHEAD, PREFETCHED_MAX = 12, 1024
+BATCHES_AHEAD = 12
 # A re-encoded record grows by at most its two varints' full lengths.
 GROWTH_MAX = 16
 
@@ -404,7 +405,7 @@ def _set_times(
 def _prefetch_batch(source: Source, b: int) -> None:
     """A small batch that is copied, or looked into, is asked for some batches before."""
     row = source.rows[b]
-    if source.classes[b] < GONE and row.size <= PREFETCHED_MAX:
+    if source.classes[b] < GONE and row.size <= SMALL:
         prefetch_until(source.data, row.position, row.position + row.size)
 
 

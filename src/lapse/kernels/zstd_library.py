@@ -13,7 +13,7 @@ from typing import Any
 
 from numba import types
 
-from lapse.kernels.c_functions import call, context_of_thread, given, pointer, register
+from lapse.kernels.c_functions import call, context_of_thread, register, spans
 from lapse.kernels.jit import intrinsic
 from lapse.kernels.machine import I32, I64
 
@@ -52,10 +52,8 @@ def decompress(
     """All frames of a payload into at most `room` bytes; less than 0 where that cannot be."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        of = pointer(context, builder, signature.args[1], args[1], args[2])
-        into = pointer(context, builder, signature.args[4], args[4], args[5])
-        values = [given(builder, args[0]), into, args[6], of, args[3]]
-        return call(builder, _DECOMPRESS, values, I64)
+        by, of, size, into, room = spans(context, builder, signature, args)
+        return call(builder, _DECOMPRESS, [by, into, room, of, size], I64)
 
     return _i64(_i64, source, _i64, _i64, target, _i64, _i64), generate
 
@@ -68,10 +66,8 @@ def compress(
     """One frame in at most `room` bytes; less than 0 where that cannot be."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        of = pointer(context, builder, signature.args[1], args[1], args[2])
-        into = pointer(context, builder, signature.args[4], args[4], args[5])
-        level_ = builder.trunc(args[7], I32)
-        values = [given(builder, args[0]), into, args[6], of, args[3], level_]
+        by, of, size, into, room = spans(context, builder, signature, args)
+        values = [by, into, room, of, size, builder.trunc(args[7], I32)]
         return call(builder, _COMPRESS, values, I64)
 
     return _i64(_i64, source, _i64, _i64, target, _i64, _i64, _i64), generate

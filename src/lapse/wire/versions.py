@@ -5,9 +5,10 @@ a broker answers is for `broker.api.table` to say, and their versions for the fi
 
 Ranges are Kafka 4.x's, capped where a version means something Lapse does not yet offer:
 
-- Produce 12, InitProducerId 5, AddPartitionsToTxn 4, AddOffsetsToTxn 4, EndTxn 5, WriteTxnMarkers 2
+- InitProducerId 5, AddPartitionsToTxn 4, AddOffsetsToTxn 4, EndTxn 5, WriteTxnMarkers 2
   and TxnOffsetCommit 5 belong to the feature `transaction.version` (KIP-890, KIP-1228), or to the
-  calls between brokers that came with it;
+  calls between brokers that came with it. So does Produce 12, but only clients that are told of the
+  feature take it for more than 11, and 13 has topic ids;
 - OffsetCommit 10 and OffsetFetch 10 name topics by id (KIP-848);
 - Fetch 18 is for KRaft followers (KIP-1166), ListOffsets 11 for tiered storage (KIP-1023),
   DescribeLogDirs 5 for cordoned directories (KIP-1066).
@@ -65,6 +66,8 @@ SUPPORTED_FEATURES = (
 )
 
 
+# Produce and Fetch name topics by their ids from there on (KIP-516).
+BY_ID_FROM = 13
 # Quirk 2: the version in which `too_new` is sent, whatever was requested.
 FALLBACK_VERSION = 0
 

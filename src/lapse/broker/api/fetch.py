@@ -57,7 +57,6 @@ from lapse.broker.logs.fetch_records import (
     records_for,
     replica_of,
 )
-from lapse.broker.logs.fetch_sessions import BY_ID_FROM
 from lapse.broker.logs.leader_epochs import check_leader_epoch
 from lapse.broker.logs.partitions import Led, Partitions
 from lapse.broker.replicas.replicas import Fetching
@@ -85,6 +84,7 @@ from lapse.wire.schema.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from lapse.wire.versions import BY_ID_FROM
 
 READ_COMMITTED = 1
 NOTHING = LogSlice(None, 0, 0)

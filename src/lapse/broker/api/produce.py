@@ -80,6 +80,7 @@ from lapse.wire.schema.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from lapse.wire.versions import BY_ID_FROM
 
 _log = logging.getLogger(__name__)
 
@@ -89,17 +90,16 @@ V2, V2_FROM = 2, 3
 STORAGE_ERROR_FROM = 4
 ZSTD_FROM = 7
 HINTS_FROM = 10
-BY_ID_FROM = 13
 NO_OFFSET = -1
 NOT_FOR_CLIENTS = INTERNAL_TOPICS | {METADATA_LOG}
 ADMIN_CLIENT_ID = "__admin_client"
-_UNKNOWN = "the topic of id "  # no name of a topic: these have no blanks
 
 # The event loop checks and copies a plain batch of at most this size in some 100 us: waking a
 # thread for it, and the loop again after it, costs three times as much.
 AT_ONCE_BYTES_MAX = 64 << 10
 
 Batches = list[tuple[TopicPartition, PartitionProduceData]]
+TopicIds = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,9 @@ async def handle(
     services: Services, session: Session, version: int, request: ProduceRequest
 ) -> ProduceResponse | None:
     """Append the batches, count them, and respond unless acks is 0."""
-    topic_ids = {}
+    topic_ids = None
     if version >= BY_ID_FROM:
-        request = _named(services, request)
-        topic_ids = {one.name: format_topic_id(one.topic_id) for one in request.topic_data}
+        request, topic_ids = _named(services, request)
     batches = [
         (TopicPartition(topic.name, data.index), data)
         for topic in request.topic_data
@@ -161,18 +160,23 @@ async def handle(
     return respond(services, session, request, version, results)
 
 
-def _named(services: Services, request: ProduceRequest) -> ProduceRequest:
-    """The request with the names of its topics; one whose id is unknown gets none a topic has."""
+def _named(services: Services, request: ProduceRequest) -> tuple[ProduceRequest, TopicIds]:
+    """The request with the names of its topics, and the ids of those that are there, by name.
+
+    Any other gets words for a name, which no topic has.
+    """
     ids = services.topics.image.ids
-    return replace(
-        request,
-        topic_data=tuple(
-            replace(topic, name=ids[topic.topic_id].name)
+    named = [
+        replace(
+            topic,
+            name=ids[topic.topic_id].name
             if topic.topic_id in ids
-            else replace(topic, name=f"{_UNKNOWN}{topic.topic_id}")
-            for topic in request.topic_data
-        ),
-    )
+            else f"the topic of id {format_topic_id(topic.topic_id)}",
+        )
+        for topic in request.topic_data
+    ]
+    known = {one.name: format_topic_id(one.topic_id) for one in named if one.topic_id in ids}
+    return replace(request, topic_data=tuple(named)), known
 
 
 async def committed(
@@ -199,13 +203,13 @@ class Terms:
     """What holds for all batches of a request.
 
     Attributes:
-        topic_ids: by name, of topics that the request names by id: one may be another by now.
+        topic_ids: by name, if the request names topics by id: a log may be another's by now.
     """
 
     now_ms: int
     version: int
     verified: Verified
-    topic_ids: Mapping[str, str]
+    topic_ids: TopicIds | None = None
 
 
 def append_at_once(partitions: Partitions, terms: Terms, batches: Batches) -> list[AppendResult]:
@@ -244,10 +248,12 @@ def _append(
 ) -> AppendResult | None:
     try:
         verified_at, version = terms.verified.get(where), terms.version
+        if terms.topic_ids is not None and where.topic not in terms.topic_ids:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{where}: no topic has that id")
         if isinstance(verified_at, KafkaError):
             raise verified_at
         led = partitions.led(where)
-        if terms.topic_ids and terms.topic_ids[where.topic] != led.log.topic_id:
+        if terms.topic_ids is not None and terms.topic_ids[where.topic] != led.log.topic_id:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{where}: no topic has that id any more")
         records = data.records or b""
         if version < ZSTD_FROM or len(records) <= MAGIC or records[MAGIC] < V2:
@@ -335,7 +341,6 @@ async def _verify(
     )
     refused = _too_few_replicas(services, batches) if request.acks == ALL else {}
     refused |= _internal(services, session, batches, verified)
-    refused |= _unknown(batches)
     return {**verified, **refused} if refused else verified
 
 
@@ -359,15 +364,6 @@ def _internal(
         if where.topic in topics
         and 0 <= where.partition < topics[where.topic].partitions
         and not isinstance(verified.get(where), KafkaError)
-    }
-
-
-def _unknown(batches: Batches) -> dict[TopicPartition, KafkaError]:
-    """Refuse topics that were named by an id which none has."""
-    return {
-        where: KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{where}: no topic has that id")
-        for where, _ in batches
-        if where.topic.startswith(_UNKNOWN)
     }
 
 

@@ -41,11 +41,11 @@ from lapse.wire.schema.fetch import (
     FetchTopic,
     PartitionData,
 )
+from lapse.wire.versions import BY_ID_FROM
 
 NO_SESSION = 0
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 EPOCH_MAX = 0x7FFFFFFF
-BY_ID_FROM = 13
 # About 300 bytes each.
 PARTITIONS_MAX = 100_000
 

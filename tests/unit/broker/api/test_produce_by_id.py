@@ -99,3 +99,15 @@ async def test_an_internal_topic_is_refused_by_its_id_too(
         connection, topic, (0, batch_of(b"a")), version=BY_ID, topic_id=topic_id
     )
     assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+async def test_no_name_is_taken_for_an_id(node: Node, connection: BrokerConnection) -> None:
+    """Not even the words by which messages call a topic that is not there."""
+    answers = [
+        (await produce(connection, name, (0, batch_of(b"a")), version=version))[0]
+        for name in ("", f"the topic of id {format_topic_id(uuid.UUID(int=7))}")
+        for version in (3, BY_NAME)
+    ]
+    codes = {answer.error_code for answer in answers}
+    assert codes == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert not node.services.topics.image.topics
