@@ -200,6 +200,21 @@ def test_a_cleaning_round_trims_as_well_and_says_so(tmp_path: Path) -> None:
 # --- markers (X-4 … X-7) --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("gap", [0, 1], ids=["numbered", "with a gap"])
+def test_a_batch_that_is_superseded_whole_leaves_the_header_that_is_guarded(
+    tmp_path: Path, gap: int
+) -> None:
+    """P-1, B-3: the last batch of a producer, and of it alone; sequence checks go on."""
+    content = data(0, b"a", producer=7) + data(1, b"b", producer=8)
+    content += data(2 + gap, b"a", b"b", b"c")
+    plan = plan_of(tmp_path, (0, content), upper=5 + gap, guarded_last_offsets=(0,))
+    run(plan)
+    assert [(b.base_offset, b.count, b.producer_id) for b in batches(plan, 0)] == [
+        (0, 0, 7), (2 + gap, 3, -1),
+    ]  # fmt: skip
+    assert offsets(plan, 0) == [2 + gap, 3 + gap, 4 + gap]
+
+
 def committed_then_superseded(directory: Path, **more: object) -> RoundPlan:
     """The data of a transaction goes in the first segment; its marker is in the second."""
     return plan_of(

@@ -112,6 +112,14 @@ def test_small_batches_are_checked_with_their_headers_and_others_where_they_are_
     assert refused.value.spot == BadSpot(0, bad, at, "checksum does not match")
 
 
+def test_nothing_of_an_image_is_known_to_be_right(tmp_path: Path) -> None:
+    """It is a file of its own, and another one than what was checked."""
+    segment = opened(planned(tmp_path, [(0, old(0, 2) + old(2, 1))], 3))
+    assert len(segment.checked) > 0
+    assert not segment.checked.any()
+    segment.close()
+
+
 def test_a_wrapper_that_reaches_beyond_itself_is_told_with_what_lies_before_it(
     tmp_path: Path,
 ) -> None:
