@@ -91,10 +91,11 @@ def test_stretches_are_as_long_as_can_be(
     classes = np.array([verdict for _, verdict, _ in told], np.uint8)
     by_itself = np.array([alone for _, _, alone in told], np.bool_)
     found = np.empty((len(rows), 3), np.int64)
-    n = stretches(rows, classes, by_itself, copy_bytes_min, piece_bytes, found)
+    packed = (rows["attributes"] & CODEC_MASK != 0) & (rows["count"] > 0)
+    some, most = bool(packed.any()), int(rows["size"].max(initial=0))
+    n = stretches(rows, some, most, classes, by_itself, copy_bytes_min, piece_bytes, found)
 
     may_change = np.isin(classes, [keep.TOUCHED, keep.MARKER])
-    packed = (rows["attributes"] & CODEC_MASK != 0) & (rows["count"] > 0)
     how = [
         (ALONE if by_itself[b] else PACKED if packed[b] else KERNEL) if may_change[b] else KERNEL
         for b in range(len(rows))

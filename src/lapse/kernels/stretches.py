@@ -20,10 +20,23 @@ def _may_change(verdict: int) -> bool:
     return verdict == TOUCHED or verdict == MARKER
 
 
+@inlined
+def _first_from(batches: NDArray[np.void], lo: int, position: int) -> int:
+    """The first batch from `lo` on that begins at the position or above."""
+    hi = batches.shape[0]
+    while lo < hi:
+        middle = (lo + hi) >> 1
+        if batches[middle].position < position:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
 @kernel
 def stretches(
-    batches: NDArray[np.void], classes: NDArray[np.uint8], by_itself: NDArray[np.bool_],
-    copy_bytes_min: int, piece_bytes: int, out: NDArray[np.int64],
+    batches: NDArray[np.void], some_packed: bool, size_max: int, classes: NDArray[np.uint8],
+    by_itself: NDArray[np.bool_], copy_bytes_min: int, piece_bytes: int, out: NDArray[np.int64],
 ) -> int:  # fmt: skip
     """out[k] = (first batch, batch after, how); returns how many. `out` has a row a batch.
 
@@ -31,24 +44,30 @@ def stretches(
     another. One that may change goes ALONE if it is `by_itself`, and PACKED if it is compressed;
     others may be among the PACKED. No stretch but that of a single batch goes on over a multiple
     of `piece_bytes`, so that progress moves.
+
+    `some_packed`: some batch is compressed. `size_max`: of a batch. Where none is, and runs of
+    UNTOUCHED are short, rows are read at a stretch's ends only: each costs a cache miss.
     """
     n = 0
     b = 0
     n_batches = batches.shape[0]
     untouched_until = 0
     verbatim = False
-    border = 0  # that the last stretch does not go on over
+    border = 0  # the batch at which the last stretch ends at the latest
     while b < n_batches:
         if b >= untouched_until:  # once for each run of untouched batches, and for each other
             end = b
             while end < n_batches and classes[end] == UNTOUCHED:
                 end += 1
             untouched_until = max(end, b + 1)
-            last = batches[untouched_until - 1]
-            length = last.position + last.size - batches[b].position
-            verbatim = end > b and length >= copy_bytes_min
-        row = batches[b]
-        packed = row.attributes & CODEC_MASK != 0 and row.count > 0
+            verbatim = False
+            if (end - b) * size_max >= copy_bytes_min:
+                last = batches[end - 1]
+                verbatim = last.position + last.size - batches[b].position >= copy_bytes_min
+        packed = False
+        if some_packed:
+            row = batches[b]
+            packed = row.attributes & CODEC_MASK != 0 and row.count > 0
         if verbatim:
             how = VERBATIM
         elif by_itself[b] and _may_change(classes[b]):
@@ -60,10 +79,11 @@ def stretches(
         else:
             how = KERNEL
         goes_on = n > 0 and how != ALONE and out[n - 1, 2] == how
-        if goes_on and row.position < border:
+        if goes_on and b < border:
             out[n - 1, 1] = b + 1
         else:
-            border = (row.position // piece_bytes + 1) * piece_bytes
+            position = batches[b].position
+            border = _first_from(batches, b, (position // piece_bytes + 1) * piece_bytes)
             out[n, 0], out[n, 1], out[n, 2] = b, b + 1, how
             n += 1
         b += 1

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.kernels.decode import RECORD_BYTES_MIN
-from lapse.kernels.jit import kernel
+from lapse.kernels.jit import inlined, kernel
 from lapse.kernels.layout import (
     CODEC_MASK,
     CONTROL,
@@ -44,7 +44,9 @@ HORIZON_MIN = 7
 VALUED = 8  # batches that hold a tombstone with a value
 OF_TRANSACTIONS = 9  # transactional and control batches
 TALLY_ATTRIBUTES = 10
-TALLY_SIZE = 11
+UNTIMED = 11  # batches with data of which the first or every record has no timestamp
+BARE = 12  # headers without records
+TALLY_SIZE = 13
 
 
 @kernel
@@ -92,30 +94,43 @@ def survey(
 def tally(rows: NDArray[np.void], found: NDArray[np.int64]) -> None:
     """Fill `found`, int64[TALLY_SIZE]: what a summary counts."""
     found[:] = 0
-    found[TIMESTAMP_MAX] = found[TIMESTAMP_MIN] = -1
-    found[APPEND_TIME_MAX] = found[HORIZON_MIN] = -1
+    found[TIMESTAMP_MIN] = found[APPEND_TIME_MAX] = found[HORIZON_MIN] = -1
+    # Words that most rows move are held in registers.
+    records = data = untimed = all_attributes = np.int64(0)
+    timestamp_max = np.int64(-1)
     for b in range(rows.shape[0]):
         row = rows[b]
         attributes = np.int64(row.attributes)
         v2 = row.magic == 2
-        control = v2 and attributes & CONTROL != 0
-        found[TALLY_RECORDS] += np.int64(row.count) if v2 else np.int64(1)
-        found[TALLY_OLD] += not v2
-        found[TALLY_DATA] += row.count != 0 and not control
-        found[TALLY_ATTRIBUTES] |= attributes
         timestamp = row.max_timestamp
+        is_data = row.count != 0 and not (v2 and attributes & CONTROL != 0)
+        first_is_untimed = row.base_timestamp < 0 and attributes & LOG_APPEND_TIME == 0
+        records += np.int64(row.count) if v2 else np.int64(1)
+        data += is_data
+        untimed += is_data and (timestamp < 0 or first_is_untimed)
+        all_attributes |= attributes
         if timestamp >= 0:
             if found[TIMESTAMP_MIN] < 0 or timestamp < found[TIMESTAMP_MIN]:
                 found[TIMESTAMP_MIN] = timestamp
-            found[TIMESTAMP_MAX] = max(found[TIMESTAMP_MAX], timestamp)
+            timestamp_max = max(timestamp_max, timestamp)
             if attributes & LOG_APPEND_TIME != 0 and row.magic > 0:
                 found[APPEND_TIME_MAX] = max(found[APPEND_TIME_MAX], timestamp)
         if not v2:
-            continue
-        found[VALUED] += attributes & VALUED_TOMBSTONES != 0
-        found[OF_TRANSACTIONS] += attributes & (TRANSACTIONAL | CONTROL) != 0
-        if attributes & DELETE_HORIZON != 0:
-            horizon = row.base_timestamp
-            if found[HORIZON_BYTES] == 0 or horizon < found[HORIZON_MIN]:
-                found[HORIZON_MIN] = horizon
-            found[HORIZON_BYTES] += row.size
+            found[TALLY_OLD] += 1
+        elif row.count == 0 or attributes & ~CODEC_MASK != 0:
+            _tally_rare(row, attributes, found)
+    found[TALLY_RECORDS], found[TALLY_DATA], found[UNTIMED] = records, data, untimed
+    found[TALLY_ATTRIBUTES], found[TIMESTAMP_MAX] = all_attributes, timestamp_max
+
+
+@inlined
+def _tally_rare(row: np.void, attributes: int, found: NDArray[np.int64]) -> None:
+    """What is true of few batches of v2."""
+    found[BARE] += row.count == 0
+    found[VALUED] += attributes & VALUED_TOMBSTONES != 0
+    found[OF_TRANSACTIONS] += attributes & (TRANSACTIONAL | CONTROL) != 0
+    if attributes & DELETE_HORIZON != 0:
+        horizon = row.base_timestamp
+        if found[HORIZON_BYTES] == 0 or horizon < found[HORIZON_MIN]:
+            found[HORIZON_MIN] = horizon
+        found[HORIZON_BYTES] += row.size

@@ -17,7 +17,7 @@ from lapse.base.errors import CorruptData
 from lapse.kernels import scan
 from lapse.kernels.layout import BATCH, LENGTH, LOG_OVERHEAD
 
-_BLOCK_BYTES = 8 << 20
+_BLOCK_BYTES = 1 << 20  # stays in the cache between being read and being scanned
 _ROWS = 4096
 
 
@@ -82,26 +82,51 @@ def walk(
     """
     check = scan.CHECK_ALL if check_crc else scan.CHECK_NONE
     rows = np.empty(_ROWS, BATCH)
+    block = np.empty(0, np.uint8)
     position, block_size = start, block_bytes
     while position < end:
-        data = read_at(fd, position, min(block_size, end - position))
-        buf = np.frombuffer(data, np.uint8)
+        if len(block) < min(block_size, end - position):  # memory that was used already costs less
+            block = np.empty(min(block_size, end - position), np.uint8)
+        data = _read_into(block[: min(block_size, end - position)], fd, position)
         at, why = 0, scan.FULL
         while why == scan.FULL:
-            n, at, why = scan.scan(buf, at, len(buf), rows, check)
+            n, at, why = scan.scan(data, at, len(data), rows, check)
             if n:
-                placed = rows[:n].copy()
-                placed["position"] += position
-                yield placed
+                yield _placed(rows[:n], position)
         at_end = len(data) < block_size
         if why != scan.DONE and (why != scan.TRUNCATED or at_end):
             raise CorruptData(where, position + at, scan.REASONS[why])
-        if not data:
+        if not len(data):
             raise CorruptData(where, position, f"the file ends before byte {end}")
         # A batch larger than a block: the next block is as large as it says.
         block_size = block_bytes if at else max(2 * block_size, _declared_size(data))
         position += at
 
 
-def _declared_size(data: bytes) -> int:
-    return LOG_OVERHEAD + int.from_bytes(data[LENGTH : LENGTH + 4], "big", signed=True)
+def _read_into(target: NDArray[np.uint8], fd: int, position: int) -> NDArray[np.uint8]:
+    """The bytes read, read-only as all that kernels read; fewer only where the file ends."""
+    view = target.data
+    read = 0
+    while read < len(view):
+        n = os.preadv(fd, [view[read:]], position + read)
+        if not n:
+            break
+        read += n
+    data = target[:read]
+    data.flags.writeable = False
+    return data
+
+
+def _placed(rows: NDArray[np.void], position: int) -> NDArray[np.void]:
+    """A copy, with positions in a file whose bytes from `position` on were scanned.
+
+    As bytes: NumPy copies a structured array field by field, at a tenth of the speed.
+    """
+    placed = rows.view(np.uint8).copy().view(BATCH)
+    placed["position"] += position
+    return placed
+
+
+def _declared_size(data: NDArray[np.uint8]) -> int:
+    declared = data[LENGTH : LENGTH + 4].tobytes()
+    return LOG_OVERHEAD + int.from_bytes(declared, "big", signed=True)

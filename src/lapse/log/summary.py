@@ -306,9 +306,10 @@ class SummaryBuilder:
             least, first = counted[survey.HORIZON_MIN], self.horizon_earliest_ms
             self.horizon_earliest_ms = least if first < 0 else min(first, least)
         self.valued_tombstones |= counted[survey.VALUED] > 0
-        self.untimed_batches += _untimed_in(rows)
-        for batch in headers_of(rows[(rows["count"] == 0) & (rows["magic"] == 2)]):
-            self._note_bare(batch)
+        self.untimed_batches += counted[survey.UNTIMED]
+        if counted[survey.BARE]:
+            for batch in headers_of(rows[(rows["count"] == 0) & (rows["magic"] == 2)]):
+                self._note_bare(batch)
         for batch, marker in with_markers:
             self._transactions.add(batch, marker)
         if counted[survey.TALLY_OLD] or counted[survey.TALLY_ATTRIBUTES] & ~_PLAIN:
@@ -362,14 +363,6 @@ class SummaryBuilder:
 def _least(one: int, other: int) -> int:
     """The earlier of two times; a time below 0 is absent."""
     return max(one, other) if min(one, other) < 0 else min(one, other)
-
-
-def _untimed_in(rows: NDArray[np.void]) -> int:
-    attributes, timestamps = rows["attributes"], rows["max_timestamp"]
-    untimed = (rows["base_timestamp"] < 0) & (attributes & LOG_APPEND_TIME == 0)
-    untimed |= timestamps < 0
-    is_data = (rows["count"] > 0) & (attributes & CONTROL == 0)
-    return int((untimed & (is_data | (rows["magic"] < 2))).sum())
 
 
 def _with_markers(

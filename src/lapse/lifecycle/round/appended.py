@@ -28,9 +28,17 @@ class AppendTimesLeft:
 
     def add(self, rows: NDArray[np.void]) -> None:
         """Add batches (rows of BATCH) that are written to the new segment."""
+        if not len(rows):
+            return
         offsets = self._known.offsets
-        used = np.searchsorted(offsets, rows["base_offset"], side="right") - 1
-        self._used[used[used >= 0]] = True
+        within = [int(rows[0]["base_offset"]), int(rows[-1]["base_offset"])]
+        lo, hi = np.searchsorted(offsets, within, side="right").tolist()
+        lo = max(lo - 1, 0)  # the entry that the first batch falls under, if there is one
+        if hi - lo == 1:
+            self._used[lo] = True
+            return
+        begins = np.searchsorted(rows["base_offset"], offsets[lo:hi])
+        self._used[lo:hi] |= np.diff(begins, append=len(rows)) > 0
 
     def side_files(self, end_offset: int, size: int) -> list[tuple[str, bytes]]:
         """The attempt's file for a log file of that size; none where no time is known."""

@@ -1,14 +1,15 @@
 """Inflated batches that the map stage leaves for the rewrite, within the memory of the task.
 
-Nearly all that a map reads the rewrite reads again, and inflating is a large part of either. What
-the memory has no room for is inflated twice.
+Nearly all that is mapped the rewrite reads again, and inflating is a large part of either; so it
+does what holds a hit below the first dirty offset. What the memory has no room for is inflated
+twice.
 """
 
 from __future__ import annotations
 
 import contextlib
 import mmap
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -20,7 +21,7 @@ PIECE_BYTES = 4 << 20  # of an arena at a time: calls cost more than caches spar
 _ALIGNED = 64  # pieces begin at a line of the cache
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Piece:
     """Batches lo..hi-1 of a segment with their records plain in `data`.
 
@@ -62,7 +63,7 @@ class Arena:
             self._memory = _idle_or_new(size) if size else None
         whole = b"" if self._memory is None else self._memory
         self._room = np.frombuffer(whole, np.uint8)[:size]
-        self._taken = 0
+        self._taken = self._taken_before = 0
 
     def free(self, n_bytes: int) -> NDArray[np.uint8] | None:
         """The next `n_bytes`, which are free until some are taken; None where fewer are left."""
@@ -71,7 +72,12 @@ class Arena:
 
     def take(self, n_bytes: int) -> None:
         """Keep the first ones of these."""
+        self._taken_before = self._taken
         self._taken += -(-n_bytes // _ALIGNED) * _ALIGNED
+
+    def give_back(self) -> None:
+        """What was taken last is free again."""
+        self._taken = self._taken_before
 
     def close(self) -> None:
         """Give it back: nothing that lies in it may be read any more."""
@@ -97,6 +103,16 @@ class Kept:
     """What is kept of one segment: pieces that lie in an arena, in order, all batches inflated."""
 
     pieces: list[Piece] = field(default_factory=list)
+
+    def add(self, piece: Piece) -> None:
+        """Keep one more; it may lie between others."""
+        insort(self.pieces, piece, key=lambda other: other.lo)
+
+    def drop(self, piece: Piece, arena: Arena) -> None:
+        """Keep it no longer and give its room back, if it is the one that was added last."""
+        if piece in self.pieces:  # parts of one that was kept before are none of them
+            self.pieces.remove(piece)
+            arena.give_back()
 
     def between(self, lo: int, hi: int) -> Iterator[Piece]:
         """The parts of pieces that are among the batches lo..hi-1."""

@@ -129,16 +129,22 @@ class OffsetMap:
         kernel.fill_filter(self._table.slots, bits)
         return bits
 
-    def probe(self, segment: SourceSegment, dirty: int, tick: Tick) -> None:
-        """Mark the segment's records below `dirty` whose key the map holds."""
+    def probe(self, segment: SourceSegment, dirty: int, arena: Arena, tick: Tick) -> None:
+        """Mark the segment's records below `dirty` whose key the map holds.
+
+        What is inflated for it stays in the arena where something was marked: only there will the
+        rewrite want it.
+        """
         skipped = segment.skipped
-        for piece in pieces(segment, 0, segment.first_above(dirty), skipped):
+        for piece in pieces(segment, 0, segment.first_above(dirty), skipped, arena):
             batches = batches_of(segment, piece, skipped, segment.ordinals, valued=self._valued)
             why, at = kernel.probe_keys(
                 batches, piece.lo, piece.hi, dirty, self._table, self._filter, marks_of(segment)
             )
             if why in FAULTS:
                 raise segment.corrupt(at, FAULTS[why])
+            if not segment.some_marked(piece.lo, piece.hi):
+                segment.kept.drop(piece, arena)
             tick(segment.bytes_of(piece.lo, piece.hi))
 
     def probe_unmapped(self, segment: SourceSegment, base: int) -> None:
@@ -243,7 +249,7 @@ def _run(plan: RoundPlan, result: MapResult, tick: Tick) -> None:
     if result.entries or plan.probe_always:
         for segment in result.segments:
             if segment.plan.base_offset < plan.dirty:
-                offset_map.probe(segment, plan.dirty, tick)
+                offset_map.probe(segment, plan.dirty, result.arena, tick)
 
 
 def _shared_bits(

@@ -536,8 +536,10 @@ def _stretches(judged: Judged, *, alone: bool) -> list[list[int]]:
     segment = judged.segment
     by_itself = segment.old_format & alone
     found = np.empty((len(segment.rows), 3), np.int64)
+    size_max = int(segment.surveyed[survey.SIZE_MAX])
     n = stretches.stretches(
-        segment.rows, judged.classes, by_itself, COPY_BYTES_MIN, PIECE_BYTES, found
-    )
+        segment.rows, segment.some(CODEC_MASK), size_max, judged.classes, by_itself,
+        COPY_BYTES_MIN, PIECE_BYTES, found,
+    )  # fmt: skip
     rows: list[list[int]] = found[:n].tolist()
     return rows

@@ -146,6 +146,12 @@ class SourceSegment:
         """Whether any batch has any of these bits."""
         return int(self.surveyed[survey.ATTRIBUTES]) & attributes != 0
 
+    def some_marked(self, lo: int, hi: int) -> bool:
+        """Whether a record of batches lo..hi-1, or a neighbour, is superseded or has no key."""
+        first = int(self.ordinals[lo]) >> 3
+        after = int(self.ordinals[hi - 1] + self.rows[hi - 1]["count"] + 7) >> 3
+        return bool(self.superseded[first:after].any() or self.keyless[first:after].any())
+
     def check(self, wanted: NDArray[np.bool_]) -> None:
         """Check the checksums of wanted batches not checked yet; raises BadSegment."""
         self.check_some(0, wanted)
@@ -562,5 +568,5 @@ class Inflater:
         piece = Piece(self._data, self._starts, self._ends, lo, hi, unchecked=False)
         if self._arena is not None:
             self._arena.take(filled)
-            self._segment.kept.pieces.append(piece)
+            self._segment.kept.add(piece)
         return piece

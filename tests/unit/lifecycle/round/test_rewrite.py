@@ -9,16 +9,18 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from lapse.base.fs import RealFs
 from lapse.kernels.layout import DELETE_HORIZON, VALUED_TOMBSTONES
 from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.round import rewrite
+from lapse.lifecycle.round import kept, rewrite
 from lapse.lifecycle.round.engine import run_plan
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.lifecycle.round.source import SourceSegment
 from lapse.log.append_times import append_times_path, encode, parse
 from lapse.log.txn_index import AbortedTxn, encode_entries, parse_entries
 from lapse.records.append_times import UNKNOWN, AppendTimes
@@ -545,3 +547,33 @@ def test_a_segment_of_which_nothing_is_left(tmp_path: Path, codec: Codec) -> Non
         [group] = run(plan).groups
         assert (group.summary.size, group.removed) == (0, removed)
         assert written(plan, 0) == b""
+
+
+def test_below_the_first_dirty_offset_a_batch_is_inflated_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a hit is near; the rest is not kept, and the room is the next batches'.
+
+    The first dirty offset lies in the third segment, whose upper part was kept before.
+    """
+    first, second = data(0, b"a", b"b", codec=Codec.SNAPPY), data(2, b"c", b"d", codec=Codec.SNAPPY)
+    third = data(4, b"e", b"f", codec=Codec.SNAPPY) + data(6, b"c", b"e", codec=Codec.SNAPPY)
+    monkeypatch.setattr(kept, "PIECE_BYTES", 200)
+    room = 200 + 2 * 64  # for three pieces of one batch, each of less than 64 bytes
+    plan = plan_of(
+        tmp_path, (0, first), (2, second), (4, third), upper=8, dirty=6, kept_bytes_max=room
+    )
+    inflated: list[int] = []
+    plain = SourceSegment.plain
+
+    def noted(self: SourceSegment, batch: int, target: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        inflated.append(int(self.rows[batch]["base_offset"]))
+        return plain(self, batch, target)
+
+    monkeypatch.setattr(SourceSegment, "plain", noted)
+    groups = run(plan).groups
+    assert sorted(inflated) == [0, 2, 4, 6]
+    left = [offset for group in groups for offset in offsets(plan, group.base_offset)]
+    assert left == [0, 1, 3, 5, 6, 7]
+    run(replace(plan, kept_bytes_max=0))
+    assert sorted(inflated[4:]) == [0, 2, 2, 4, 4, 6]
