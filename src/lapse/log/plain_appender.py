@@ -24,6 +24,7 @@ from lapse.records.layout import NO_TIMESTAMP, TimestampType
 PLAIN_TYPES = frozenset({"producer", "uncompressed"})
 _put_place = struct.Struct(">qii").pack_into  # base offset, length, leader epoch
 _put_times = struct.Struct(">hiqq").pack_into  # attributes, last offset delta, both times
+_LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
 _TIME_MIN = -(1 << 63)
 _TIME_MAX = (1 << 63) - 1
 
@@ -78,7 +79,7 @@ class _Rules:
             and config.message_format_version == 2
             and not config.tombstone_values_enable
         )
-        sets_times = config.message_timestamp_type == TimestampType.LOG_APPEND_TIME
+        sets_times = config.message_timestamp_type == _LOG_APPEND_TIME
         return _Rules(
             config,
             min(config.max_message_bytes, config.segment_bytes) if is_plain else 0,

@@ -20,13 +20,12 @@ from lapse.base.clock import monotonic_ms
 from lapse.broker.api.fetch import READ_COMMITTED
 from lapse.broker.fast.fetch_look import PARTITIONS_MAX, Look, Row, Terms
 from lapse.broker.fast.led_topics import LedPartition, LedTopic, LedTopics
-from lapse.broker.fast.permissions import may
+from lapse.broker.fast.permissions import READ, TOPIC, may
 from lapse.broker.logs.fetch_sessions import FetchSession, SessionPartition
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.throttle import charge_fetched
 from lapse.kernels.fetch_frame import BY_ID_FROM, COLUMNS, HEAD_SIZE, NO_SESSION, parse
 from lapse.log.plain_reader import PlainReader
-from lapse.security.acls import Operation, ResourceType
 from lapse.wire.codec import Part
 from lapse.wire.schema.fetch import FETCH, FetchPartition
 
@@ -186,7 +185,7 @@ class FastFetch:
         if topic is None:
             return None
         name_of = topic.topic.name
-        may_read = may(self._services, session, Operation.READ, ResourceType.TOPIC, name_of)
+        may_read = may(self._services, session, READ, TOPIC, name_of)
         return topic if may_read else None
 
     def _fetches(

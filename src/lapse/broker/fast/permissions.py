@@ -6,6 +6,9 @@ from lapse.broker.request.context import Services, Session
 from lapse.security.acls import Operation, ResourceType
 from lapse.security.authorizer import AllowAll
 
+# What is asked for. To look a member up in its enum costs Python 3.11 as much as all the rest.
+READ, WRITE = Operation.READ, Operation.WRITE
+TOPIC, TRANSACTIONAL_ID = ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
 # Of one connection; a client may ask for every topic there is, on many connections.
 KEPT_MAX = 1024
 

@@ -28,14 +28,13 @@ from lapse.broker.api.produce import (
     respond,
 )
 from lapse.broker.fast.led_topics import LedPartition, LedTopic, LedTopics
-from lapse.broker.fast.permissions import may
+from lapse.broker.fast.permissions import TOPIC, TRANSACTIONAL_ID, WRITE, may
 from lapse.broker.fast.produce_answer import answer
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.throttle import charge_produced
 from lapse.kernels.produce_frame import BY_ID_FROM, COLUMNS, judge
 from lapse.log.plain_appender import PlainBatch
 from lapse.records.batch import Header
-from lapse.security.acls import Operation, ResourceType
 from lapse.wire.envelope import encode_response
 from lapse.wire.schema.produce import (
     PRODUCE,
@@ -132,7 +131,7 @@ class FastProduce:
         if head.transaction_size >= 0:
             at = head.transaction
             name = str(buffer[at : at + head.transaction_size], "utf-8")
-            if not may(services, session, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
+            if not may(services, session, WRITE, TRANSACTIONAL_ID, name):
                 return None
         asked: list[Asked] = []
         topic: LedTopic | None = None
@@ -143,9 +142,7 @@ class FastProduce:
                 at = batch.topic
                 name_or_id = bytes(buffer[at : at + batch.topic_size])
                 topic = (topics.of if head.version < BY_ID_FROM else topics.by_id)(name_or_id)
-                if topic is None or not may(
-                    services, session, Operation.WRITE, ResourceType.TOPIC, topic.topic.name
-                ):
+                if topic is None or not may(services, session, WRITE, TOPIC, topic.topic.name):
                     return None
             assert topic is not None
             partition = topics.partition(topic, batch.partition)

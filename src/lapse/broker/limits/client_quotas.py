@@ -121,28 +121,26 @@ class ClientQuotas:
                     raise not_stored("client quotas", e) from e
                 self._put(entity, address, values)
 
-    def use(self, key: str, user: str, client_id: str, amount: float) -> int:
-        """Note what a client used; the milliseconds it is to wait."""
-        return self._quotas.use(key, user, client_id, amount, self._now_ms())
+    def use(self, key: str, user: str, client_id: str, amount: float, now_ms: int) -> int:
+        """Note what a client used; the milliseconds it is to wait. `now_ms` is monotonic."""
+        return self._quotas.use(key, user, client_id, amount, now_ms)
 
-    def give_back(self, key: str, user: str, client_id: str, amount: float) -> None:
+    def give_back(self, key: str, user: str, client_id: str, amount: float, now_ms: int) -> None:
         """It did not use it after all."""
-        self._quotas.give_back(key, user, client_id, amount, self._now_ms())
+        self._quotas.give_back(key, user, client_id, amount, now_ms)
 
     def mutate(self, user: str, client_id: str, partitions: int, *, strict: bool) -> int:
         """Note partitions created or deleted; the milliseconds that the client is to wait.
 
         `strict`: who has to wait may not do it, and nothing is noted.
         """
-        return self._quotas.mutate(user, client_id, partitions, self._now_ms(), strict=strict)
+        now_ms = monotonic_ms(self._clock)  # waits must not hang on a clock that jumps
+        return self._quotas.mutate(user, client_id, partitions, now_ms, strict=strict)
 
     def connection_rate(self, address: str) -> float | None:
         """Connections a second that an address may open; None: as many as it likes."""
         entity = self._by_address.get(address, _EVERY_ADDRESS)
         return self._quotas.of(entity).get(CONNECTION_CREATION_RATE)
-
-    def _now_ms(self) -> int:
-        return monotonic_ms(self._clock)  # waits must not hang on a clock that jumps
 
 
 def _check_entity(entity: Entity) -> None:

@@ -74,17 +74,14 @@ async def _charge(
     watch = Stopwatch(clock)
     answer = await watch.run(work)
     key, message, n_bytes = request
-    user, client_id = whose = _whose(session)
-    waits_ms = _charge_time(quotas, session, whose, clock, watch.seconds)
-    if key == PRODUCE.key:
-        waits_ms = max(waits_ms, quotas.use(PRODUCER_BYTE_RATE, user, client_id, n_bytes))
+    now_ms, used = monotonic_ms(clock), n_bytes
+    of_bytes = PRODUCER_BYTE_RATE if key == PRODUCE.key else None
     if key == FETCH.key and not is_replica(message):
-        used = bytes_in(answer)
-        over_ms = quotas.use(CONSUMER_BYTE_RATE, user, client_id, used)
-        waits_ms = max(waits_ms, over_ms)
-        if waits_ms:
-            quotas.give_back(CONSUMER_BYTE_RATE, user, client_id, used)
-            answer = replace(answer, responses=())
+        of_bytes, used = CONSUMER_BYTE_RATE, bytes_in(answer)
+    waits_ms = _charge_at(quotas, session, now_ms, watch.seconds, of_bytes, used)
+    if waits_ms and of_bytes == CONSUMER_BYTE_RATE:
+        quotas.give_back(CONSUMER_BYTE_RATE, *_whose(session), used, now_ms)
+        answer = replace(answer, responses=())
     session.muted_ms = waits_ms
     if waits_ms and hasattr(answer, "throttle_time_ms"):
         answer = replace(answer, throttle_time_ms=waits_ms)
@@ -93,27 +90,29 @@ async def _charge(
 
 def charge_produced(services: Services, session: Session, seconds: float, n_bytes: int) -> int:
     """How long the client waits after a Produce that was handled at once, in that time."""
-    quotas, whose = services.quotas, _whose(session)
-    waits_ms = _charge_time(quotas, session, whose, services.clock, seconds)
-    return max(waits_ms, quotas.use(PRODUCER_BYTE_RATE, *whose, n_bytes))
+    now_ms = monotonic_ms(services.clock)
+    return _charge_at(services.quotas, session, now_ms, seconds, PRODUCER_BYTE_RATE, n_bytes)
 
 
 def charge_fetched(services: Services, session: Session, seconds: float, n_bytes: int) -> int:
     """The same after a Fetch; records that are not sent because of it are not used."""
-    quotas, whose = services.quotas, _whose(session)
-    waits_ms = _charge_time(quotas, session, whose, services.clock, seconds)
-    waits_ms = max(waits_ms, quotas.use(CONSUMER_BYTE_RATE, *whose, n_bytes))
+    quotas, now_ms = services.quotas, monotonic_ms(services.clock)
+    waits_ms = _charge_at(quotas, session, now_ms, seconds, CONSUMER_BYTE_RATE, n_bytes)
     if waits_ms:
-        quotas.give_back(CONSUMER_BYTE_RATE, *whose, n_bytes)
+        quotas.give_back(CONSUMER_BYTE_RATE, *_whose(session), n_bytes, now_ms)
     return waits_ms
 
 
-def _charge_time(
-    quotas: ClientQuotas, session: Session, whose: tuple[str, str], clock: Clock, seconds: float
-) -> int:
-    """How long the client waits for that, or for the topics that it changed before."""
-    waits_ms = quotas.use(REQUEST_PERCENTAGE, *whose, _PERCENT * seconds)
-    return max(waits_ms, session.throttled_until_ms - monotonic_ms(clock))
+def _charge_at(
+    quotas: ClientQuotas, session: Session, now_ms: int, seconds: float, of_bytes: str | None,
+    n_bytes: int,
+) -> int:  # fmt: skip
+    """How long the client waits for time and bytes, or for the topics that it changed before."""
+    user, client_id = _whose(session)
+    waits_ms = quotas.use(REQUEST_PERCENTAGE, user, client_id, _PERCENT * seconds, now_ms)
+    if of_bytes is not None:
+        waits_ms = max(waits_ms, quotas.use(of_bytes, user, client_id, n_bytes, now_ms))
+    return max(waits_ms, session.throttled_until_ms - now_ms)
 
 
 async def wait_out(services: Services, session: Session) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from lapse.base.setting import INT_MAX
 from lapse.broker.limits.quotas import (
@@ -15,6 +17,7 @@ from lapse.broker.limits.quotas import (
     USER,
     Quotas,
     Rate,
+    SimpleRate,
     TokenBucket,
     Windows,
     throttle_ms,
@@ -234,3 +237,26 @@ def test_no_wait_is_longer_than_clients_can_be_told(quota: float) -> None:
 def test_no_wait_is_shorter_than_a_millisecond() -> None:
     assert throttle_ms(500.00001, 500, 10_000) == 1
     assert throttle_ms(500, 500, 10_000) == 0
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4000), st.integers(-300, 2000)), max_size=60),
+    st.sampled_from([1.0, 90.0, 100.0, 700.0]),
+    st.sampled_from([Windows(), Windows(2, 1000), Windows(3, 700)]),
+    st.sampled_from([Rate, SimpleRate]),
+)
+@example([(0, 100), (1500, 100), (10_000, 0)], 700.0, Windows(), Rate)  # each goes in its own time
+def test_what_is_clear_at_a_glance_is_so_when_it_is_measured(
+    uses: list[tuple[int, int]], quota: float, windows: Windows, kind: type[Rate]
+) -> None:
+    """And it is counted as anything else: what comes later waits as long."""
+    glanced, measured, now_ms = kind(windows), kind(windows), 0
+    for pause_ms, amount in uses:
+        now_ms += pause_ms
+        measured.record(amount, now_ms)
+        wait_ms = throttle_ms(measured.measure(now_ms)[0], quota, windows.size_ms)
+        if glanced.stays_within(quota, amount, now_ms):
+            assert wait_ms == 0
+        else:
+            glanced.record(amount, now_ms)
+        assert glanced.measure(now_ms) == measured.measure(now_ms)
