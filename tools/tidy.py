@@ -287,7 +287,7 @@ def dead_modules(repo: Repository) -> Iterator[Finding]:
 def only_spark_knows_spark(repo: Repository) -> Iterator[Finding]:
     """A broker must not pay for a JVM it never starts: pyspark is imported in spark/ alone."""
     for path in repo.python("src/"):
-        if not path.startswith("src/lapse/spark/"):
+        if not path.startswith(("src/lapse/spark/", "src/pyspark_lapse/")):
             for name in _imports(repo.tree(path), path):
                 if name.split(".")[0] in {"pyspark", "py4j"}:
                     yield Finding("spark-only-in-spark", path, f"imports {name}")

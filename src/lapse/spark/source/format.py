@@ -1,8 +1,5 @@
 """`spark.read.format("lapse")`: a log as a table, or a stream, with or without a broker.
 
-    from lapse.spark import source
-
-    source.register(spark)
     orders = (
         spark.read.format("lapse")
         .option("path", "/var/kafka-logs")
@@ -17,9 +14,13 @@ types and meaning.
 
 With `kafka.bootstrap.servers` the same comes from brokers, over our client (`scan.broker`).
 
-Filters on `offset`, `timestamp`, `topic` and `partition` leave out what they exclude before it is
-read. Spark does not tell a source which columns a query uses: name them by the option `columns` or
-by a schema (`.schema("offset long, value binary")`).
+Spark finds the source by itself (`pyspark_lapse`). After `register(spark)` filters on `offset`,
+`timestamp`, `topic` and `partition` leave out what they exclude before it is read: Spark tells
+Python sources its filters only where the session says so, and refuses a reader that takes them
+where it does not.
+
+Spark does not tell a source which columns a query uses: name them by the option `columns` or by a
+schema (`.schema("offset long, value binary")`).
 
 A batch that cannot be read fails the query with its file and position; nothing is skipped.
 
@@ -32,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -104,13 +105,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("lapse")` known to a session, and let Spark tell Python sources its filters."""
+    """Let Spark tell Python sources its filters, and `format("lapse")` of this session take them.
+
+    Any session has the source without that, and reads all that its options ask for.
+    """
     spark.conf.set(_FILTERS_SETTING, "true")
-    spark.dataSource.register(LapseSource)
+    spark.dataSource.register(FilteringSource)
 
 
 class LapseSource(DataSource):
     """The data source; Spark makes one for each `load`."""
+
+    _takes_filters: ClassVar[bool] = False
 
     @classmethod
     def name(cls) -> str:
@@ -125,10 +131,12 @@ class LapseSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if VIEW in self.options:
-            from lapse.spark.views.reader import LapseViewReader  # noqa: PLC0415
+            from lapse.spark.views.reader import FilteringViewReader, ViewReader  # noqa: PLC0415
 
-            return LapseViewReader(self.options, schema)
-        return LapseReader(_with_columns(parse_options(self.options), schema))
+            of_views = FilteringViewReader if self._takes_filters else ViewReader
+            return of_views(self.options, schema)
+        of_records = FilteringReader if self._takes_filters else LapseReader
+        return of_records(_with_columns(parse_options(self.options), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         if VIEW in self.options:
@@ -156,6 +164,12 @@ class LapseSource(DataSource):
         return made
 
 
+class FilteringSource(LapseSource):
+    """The same, told by Spark which rows a query wants."""
+
+    _takes_filters = True
+
+
 def _with_columns(options: SourceOptions, schema: StructType) -> SourceOptions:
     """The columns of a schema, which Spark may have from the user; raises ConfigError."""
     for field in schema.fields:
@@ -174,11 +188,6 @@ class LapseReader(DataSourceReader):
         self._options = options
         self._pruning = Pruning()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take from them what they exclude; all are Spark's to apply still."""
-        self._pruning = pruning_of(filters)
-        return filters
-
     def partitions(self) -> Sequence[InputPartition]:
         from lapse.spark.scan import place  # noqa: PLC0415
         from lapse.spark.scan.plan import Split  # noqa: PLC0415
@@ -189,6 +198,15 @@ class LapseReader(DataSourceReader):
         from lapse.spark.scan.read import read_split  # noqa: PLC0415
 
         return read_split(self._options, partition, self._pruning.timestamp_from)
+
+
+class FilteringReader(LapseReader):
+    """The same, told which rows are wanted."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take from them what they exclude; all are Spark's to apply still."""
+        self._pruning = pruning_of(filters)
+        return filters
 
 
 # --- filters --------------------------------------------------------------------------------------

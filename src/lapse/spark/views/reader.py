@@ -1,7 +1,7 @@
 """`.option("view", …)` of `format("lapse")`: what Lapse knows of logs, as a table (`views`).
 
 Filters on `topic`, `partition` and the time that a view's rows have leave out logs and rows before
-they are read; Spark applies them again.
+they are read, where Spark tells them (`source.register`); Spark applies them again.
 """
 
 from __future__ import annotations
@@ -69,18 +69,12 @@ class ViewPartition(InputPartition):
     """A unit of work, as JSON."""
 
 
-class LapseViewReader(DataSourceReader):
+class ViewReader(DataSourceReader):
     """Plans in the driver, reads in the tasks; travels between them by pickle."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = _parsed(given)
         self._columns = _checked(view_schema(given), schema)
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take from them what they exclude; all are Spark's to apply still."""
-        narrowed = narrow(self._options.view, self._options.filter, filters)
-        self._options = replace(self._options, filter=narrowed)
-        return filters
 
     def partitions(self) -> Sequence[InputPartition]:
         units = view_units(self._options, SystemClock())
@@ -91,6 +85,16 @@ class LapseViewReader(DataSourceReader):
             return
         for rows in read_unit(decode_unit(partition.value), SystemClock()):
             yield rows.select(self._columns)
+
+
+class FilteringViewReader(ViewReader):
+    """The same, told which rows are wanted."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take from them what they exclude; all are Spark's to apply still."""
+        narrowed = narrow(self._options.view, self._options.filter, filters)
+        self._options = replace(self._options, filter=narrowed)
+        return filters
 
 
 def _checked(there: StructType, wanted: StructType) -> list[str]:

@@ -21,7 +21,7 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 from lapse.base.errors import ConfigError
 from lapse.spark.source.format import LapseSource
 from lapse.spark.views import SCHEMAS, ViewFilter
-from lapse.spark.views.reader import LapseViewReader, narrow, view_schema
+from lapse.spark.views.reader import FilteringViewReader, narrow, view_schema
 from tests.support.spark.views.fleet import make_fleet
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -72,7 +72,7 @@ def test_filters_narrow_what_is_subscribed() -> None:
 def test_a_reader_plans_and_reads(tmp_path: Path) -> None:
     given = {"view": "keys", "path": str(make_fleet(tmp_path / "data"))}
     schema = StructType().add("topic", StringType()).add("partition", IntegerType())
-    reader = LapseViewReader(given, schema)
+    reader = FilteringViewReader(given, schema)
     reader.pushFilters([EqualTo(("topic",), "b")])
     found = [row for unit in reader.partitions() for rows in reader.read(unit) for row in
              rows.to_pylist()]  # fmt: skip

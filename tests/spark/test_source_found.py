@@ -1,0 +1,68 @@
+"""`format("lapse")` in a session in which nobody has registered it: Spark finds `pyspark_lapse`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lapse.spark import source
+from lapse.spark.session.session import OpenSession
+from tests.support.log.logs import NOW, append, batch, open_log
+
+FILTERS = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Topic a with 300 records in each of two partitions."""
+    root = tmp_path_factory.mktemp("logs")
+    for name in ("a-0", "a-1"):
+        log = open_log(root / name)
+        for n in range(100):
+            append(log, batch(timestamp=NOW + 10 * n))
+    return root
+
+
+def offsets_below(spark: SparkSession, logs: Path, offset: int) -> int:
+    rows = spark.read.format("lapse").load(str(logs))
+    return rows.where(f"offset < {offset} and partition = 1").count()
+
+
+def test_it_needs_no_register(session: OpenSession, logs: Path) -> None:
+    """A new session has nothing of what others have registered, and tells sources no filters."""
+    spark = session.spark.newSession()
+    assert spark.conf.get(FILTERS) == "false"
+    assert offsets_below(spark, logs, 10) == 10
+    spark.sql(f"CREATE TEMPORARY VIEW a USING lapse OPTIONS (path '{logs}', columns 'offset')")
+    assert spark.sql("SELECT count(*), max(offset) FROM a").collect() == [(600, 299)]
+    segments = spark.read.format("lapse").option("view", "segments").load(str(logs))
+    assert segments.where("topic = 'a'").count() == segments.count() > 1
+
+
+def test_register_is_for_filters(session: OpenSession, logs: Path) -> None:
+    """In the session that calls it, and again where it is called again."""
+    spark = session.spark.newSession()
+    assert offsets_below(spark, logs, 10) == 10
+    for _ in range(2):
+        source.register(spark)
+        assert spark.conf.get(FILTERS) == "true"
+        assert offsets_below(spark, logs, 20) == 20
+    segments = spark.read.format("lapse").option("view", "segments").load(str(logs))
+    assert segments.where("topic = 'b'").count() == 0
+    other = session.spark.newSession()
+    assert offsets_below(other, logs, 10) == 10
+
+
+def test_filters_that_are_told_leave_tasks_out(session: OpenSession, logs: Path) -> None:
+    def tasks() -> int:
+        rows = spark.read.format("lapse").option("minPartitions", 4).load(str(logs))
+        none_of_them = rows.where("topic = 'b'")
+        assert none_of_them.count() == 0
+        return none_of_them.rdd.getNumPartitions()
+
+    spark = session.spark.newSession()
+    assert tasks() >= 4
+    source.register(spark)
+    assert tasks() == 1
