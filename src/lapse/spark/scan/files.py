@@ -207,9 +207,9 @@ def _entries(path: Path, kind: np.dtype[np.void]) -> NDArray[np.void]:
 
 def _ascending(keys: NDArray[np.int64], values: NDArray[np.int64], above: tuple[int, int]) -> int:
     """How many entries come before the first that does not lie above the one before it."""
-    key_steps = np.diff(keys, prepend=above[0])
     # Offsets of a time index may stay where they are, positions may not.
-    value_steps = np.diff(values, prepend=above[1])
     least = 1 if above[1] == 0 else 0
-    wrong = np.flatnonzero((key_steps <= 0) | (value_steps < least))
-    return int(wrong[0]) if len(wrong) else len(keys)
+    if not len(keys) or keys[0] <= above[0] or values[0] < above[1] + least:
+        return 0
+    wrong = (keys[1:] <= keys[:-1]) | (values[1:] < values[:-1] + least)
+    return int(wrong.argmax()) + 1 if wrong.any() else len(keys)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 from pyspark.sql.datasource import InputPartition
 
 from lapse.base.clock import Clock
@@ -382,18 +383,30 @@ def _cuts(wanted: Range, bytes_max: int) -> list[tuple[int, int]]:
     for part in log.parts[first:]:
         if part.base_offset >= until:
             break
-        index = offset_index(log.dir, part.base_offset)
-        places = [(part.base_offset, 0)]
-        for offset, position in zip(index.keys.tolist(), index.values.tolist(), strict=True):
-            far = position - places[-1][1] >= bytes_max and offset + 1 > places[-1][0]
-            if far and position < part.size and offset + 1 < part.end_offset:
-                places.append((offset + 1, position))
-        for (offset, position), (after, next_position) in pairwise(
-            [*places, (part.end_offset, part.size)]
-        ):
+        places = [*_places(log.dir, part, bytes_max), (part.end_offset, part.size)]
+        for (offset, position), (after, next_position) in pairwise(places):
             if after > begin and offset < until:
                 cuts.append((max(offset, begin), max(next_position - position, 0)))
     return [*cuts, (until, 0)] if cuts else []
+
+
+def _places(directory: Path, part: LogPart, bytes_max: int) -> list[tuple[int, int]]:
+    """Where a segment may be cut, so that no piece is shorter: (offset, byte position).
+
+    An index has an entry for every few KiB, and few of them are asked.
+    """
+    places = [(part.base_offset, 0)]
+    if part.size <= bytes_max:
+        return places
+    index = offset_index(directory, part.base_offset)
+    while True:
+        n = int(np.searchsorted(index.values, places[-1][1] + bytes_max))
+        if n == len(index.keys):
+            return places
+        offset, position = int(index.keys[n]) + 1, int(index.values[n])
+        if position >= part.size or offset >= part.end_offset:
+            return places
+        places.append((offset, position))
 
 
 def _packed(slices: Iterable[Slice], bytes_max: int) -> Iterator[Split]:
