@@ -3,10 +3,10 @@
     .venv/bin/python -m benchmarks.requests [--runs 5]
 
 From a frame in memory to the parts of its answer: no socket, no waiting, CPU alone. One partition
-with 1 KiB, a hundred with 100 bytes each, a fetch within a session (KIP-227) of a hundred
-partitions without news; and all of it with an authorizer, ACLs and quotas in force. Medians of the
-runs, in turn, in microseconds a request. What sockets add, and a Kafka beside it, is
-`benchmarks.broker`'s.
+with 1 KiB, one with 16 KiB in records of 100 bytes, a hundred with 100 bytes each, a fetch within a
+session (KIP-227) of a hundred partitions without news; and all of it with an authorizer, ACLs and
+quotas in force. Medians of the runs, in turn, in microseconds a request. What sockets add, and a
+Kafka beside it, is `benchmarks.broker`'s.
 Writes `benchmarks/results/requests.json`.
 """
 
@@ -55,6 +55,7 @@ PRODUCE_VERSION = 9
 MANY = 100
 REQUESTS = 1000
 _INT32_BYTES = 4
+_VALUE_BYTES, _RECORD_BYTES = 100, 110
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ async def _broker(*, secured: bool) -> AsyncIterator[tuple[Node, Session]]:
                     node,
                     [
                         allow(operation, ResourceType.TOPIC, name, user="bob")
-                        for name in ("one", "many")
+                        for name in ("one", "sixteen", "many")
                         for operation in (Operation.READ, Operation.WRITE)
                     ],
                 )
@@ -119,9 +120,9 @@ async def _broker(*, secured: bool) -> AsyncIterator[tuple[Node, Session]]:
 async def _requests(node: Node, session: Session) -> Mapping[str, Work]:
     """By what they are called in the results; those that append come last."""
     fetches, produces = {}, {}
-    for name, count, size in (("one", 1, KIB), ("many", MANY, 100)):
+    for name, count, size in (("one", 1, KIB), ("sixteen", 1, 16 * KIB), ("many", MANY, 100)):
         await create(node, name, count)
-        records = build_batch([NewRecord(None, bytes(size - 60), time.time_ns() // 1_000_000)])
+        records = _batch(size)
         data = [PartitionProduceData(index=n, records=records) for n in range(count)]
         topic = TopicProduceData(name=name, partition_data=tuple(data))
         produce = ProduceRequest(acks=1, timeout_ms=1000, topic_data=(topic,))
@@ -137,6 +138,14 @@ async def _requests(node: Node, session: Session) -> Mapping[str, Work]:
         fetches[f"fetch, {what}"] = Work(_frame(fetch, BY_NAME))
     quiet = {f"fetch in a session, {MANY} without news": await _quiet(node, session)}
     return {**fetches, **quiet, **produces}
+
+
+def _batch(size: int) -> bytes:
+    """One record, or where that would be a large one, as many of 100 bytes as fit."""
+    timestamp = time.time_ns() // 1_000_000
+    if size <= KIB:
+        return build_batch([NewRecord(None, bytes(size - 60), timestamp)])
+    return build_batch([NewRecord(None, bytes(_VALUE_BYTES), timestamp)] * (size // _RECORD_BYTES))
 
 
 async def _quiet(node: Node, session: Session) -> Work:
