@@ -26,11 +26,12 @@ from lapse.client.fetched import Fetched
 from lapse.client.login import login
 from lapse.client.range_reader import DEFAULTS, FetchLimits, OffsetRange, read_range
 from lapse.spark.scan.files import DataLost
-from lapse.spark.scan.options import Bounds, SourceOptions
+from lapse.spark.scan.options import LATEST, Bounds, SourceOptions
 from lapse.spark.scan.plan import BrokerSlice, Extent, Pruning, Split, named, offset_in
 
 T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME_MAX_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _AHEAD = 2  # answers that wait to be looked at
 _GONE = {
     ErrorCode.OFFSET_OUT_OF_RANGE: "offset {} is gone",
@@ -56,8 +57,9 @@ def plan(options: SourceOptions, pruning: Pruning) -> list[Split]:
         begin = await _resolved(consumer, extents, options.starting, options)
         until = await _resolved(consumer, extents, options.ending, options)
         if pruning.timestamp_from is not None:
-            found = await _at_time(consumer, extents, pruning.timestamp_from)
-            begin = {p: max(at, found[p]) for p, at in begin.items()}
+            wanted = Bounds(LATEST, timestamp_ms=pruning.timestamp_from)
+            young = await _resolved(consumer, extents, wanted, options)
+            begin = {p: max(at, young[p]) for p, at in begin.items()}
         ranges = {
             p: (max(begin[p], pruning.offset_from), min(until[p], pruning.offset_until))
             for p in sorted(extents)
@@ -124,20 +126,25 @@ async def _resolved(
     options: SourceOptions,
 ) -> dict[TopicPartition, int]:
     """Offsets between the start and the end of each log."""
-    if bounds.timestamp_ms is not None:
-        return await _at_time(consumer, extents, bounds.timestamp_ms)
+    timed = {p: at for p in extents if (at := bounds.time_of(p)) is not None}
+    found = await _at_times(consumer, timed)
     return {
-        p: offset_in(p, extent, bounds, options, extent.end_offset) for p, extent in extents.items()
+        p: min(bounds.or_end(found[p], p, extent.end_offset), extent.end_offset)
+        if p in timed
+        else offset_in(p, extent, bounds, options, extent.end_offset)
+        for p, extent in extents.items()
     }
 
 
-async def _at_time(
-    consumer: Consumer, extents: Mapping[TopicPartition, Extent], timestamp_ms: int
-) -> dict[TopicPartition, int]:
-    moment = _EPOCH + timedelta(milliseconds=timestamp_ms)
-    found = await consumer.offsets_for_times(dict.fromkeys(extents, moment))
-    ends = {p: extent.end_offset for p, extent in extents.items()}
-    return {p: ends[p] if at is None else min(at, ends[p]) for p, at in found.items()}
+async def _at_times(
+    consumer: Consumer, times_ms: Mapping[TopicPartition, int]
+) -> Mapping[TopicPartition, int | None]:
+    if not times_ms:
+        return {}
+    moments = {
+        p: _EPOCH + timedelta(milliseconds=min(at, _TIME_MAX_MS)) for p, at in times_ms.items()
+    }
+    return await consumer.offsets_for_times(moments)
 
 
 # --- in a task ------------------------------------------------------------------------------------

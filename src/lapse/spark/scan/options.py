@@ -42,6 +42,14 @@ OPTIONS: Mapping[str, str] = {
     "endingOffsets": 'latest, or JSON: {"orders":{"0":99,"1":-1}} (-1: latest); exclusive',
     "startingTimestamp": "ms; from the first record of each partition at or after it",
     "endingTimestamp": "ms; up to the first record of each partition at or after it",
+    "startingOffsetsByTimestamp": (
+        'JSON: {"orders":{"0":1700000000000}}, ms; the same for those partitions; others begin as '
+        "startingOffsets says"
+    ),
+    "endingOffsetsByTimestamp": "JSON, likewise; others end as endingOffsets says",
+    "startingOffsetsByTimestampStrategy": (
+        "where no record is that young: latest (default), to begin at the end, or error"
+    ),
     "maxOffsetsPerTrigger": "of a stream: no more offsets a batch, over all partitions",
     "deleteConsumed": (
         "of a stream from brokers, with startingOffsets=earliest and failOnDataLoss=true: true to "
@@ -82,7 +90,7 @@ _OF_CLIENTS = tuple(
     )
 )  # fmt: skip
 _PATH_HELP = "log directories, comma-separated, or HOST:PORT,HOST:PORT…"
-_BATCH_ONLY = frozenset({"endingOffsets", "endingTimestamp"})
+_BATCH_ONLY = frozenset({"endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"})
 _DELETE_MORE = ("deleteConsumedCheckpoint", "deleteConsumedCheckpoints", "deleteConsumedGroups")
 _STREAM_ONLY = frozenset({"maxOffsetsPerTrigger", "deleteConsumed", *_DELETE_MORE})
 _OF_QUERY = re.compile(r"checkpointlocation$|queryname$|asyncprogresstracking", re.IGNORECASE)
@@ -102,12 +110,31 @@ class Bounds:
     Attributes:
         everywhere: LATEST or EARLIEST.
         offsets: an offset, LATEST or EARLIEST for some partitions.
-        timestamp_ms: wins over both.
+        times: ms, for some partitions; win over both.
+        timestamp_ms: wins over all three.
+        needs_record: a partition without a record at or after its time is an error.
     """
 
     everywhere: int
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     timestamp_ms: int | None = None
+    times: Mapping[TopicPartition, int] = field(default_factory=dict)
+    needs_record: bool = False
+
+    def time_of(self, partition: TopicPartition) -> int | None:
+        """The time that counts for a partition, ms; None where its offset does."""
+        return self.times.get(partition) if self.timestamp_ms is None else self.timestamp_ms
+
+    def or_end(self, found: int | None, partition: TopicPartition, end: int) -> int:
+        """The offset found for its time, or the end; raises ConfigError where that is an error."""
+        if found is not None:
+            return found
+        if self.needs_record:
+            raise ConfigError(
+                f"{partition} has no record at or after {self.time_of(partition)} ms; "
+                "startingOffsetsByTimestampStrategy=latest begins at its end"
+            )
+        return end
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +222,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
     begins = replace(
         take("startingOffsets", starting, Bounds(default)),
         timestamp_ms=take("startingTimestamp", not_negative, None),
+        times=take("startingOffsetsByTimestamp", _times, {}),
+        needs_record=take("startingOffsetsByTimestampStrategy", _is_error, False),
     )
     return SourceOptions(
         paths=_paths(options),
@@ -208,6 +237,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
             LATEST,
             take("endingOffsets", partial(_offsets, whole="latest", refused=EARLIEST), {}),
             take("endingTimestamp", not_negative, None),
+            take("endingOffsetsByTimestamp", _times, {}),
         ),
         columns=_columns(take),
         control=take("includeControl", boolean, False),
@@ -230,7 +260,7 @@ def _deletion(options: Mapping[str, str], take: _Taker, begins: Bounds) -> Delet
         return None
     if _BOOTSTRAP not in options:
         raise ConfigError(f"option deleteConsumed: it is brokers that delete ({_BOOTSTRAP})")
-    if begins != Bounds(EARLIEST):
+    if replace(begins, needs_record=False) != Bounds(EARLIEST):
         raise ConfigError(
             "option deleteConsumed: needs startingOffsets=earliest; all that lies before where a "
             "query begins would be deleted unread"
@@ -469,3 +499,18 @@ def _offsets(text: str, *, whole: str, refused: int | None) -> Mapping[TopicPart
         if offset == refused or offset < EARLIEST:
             raise ValueError(f"{offset} for {partition} makes no sense here")
     return offsets
+
+
+def _times(text: str) -> Mapping[TopicPartition, int]:
+    return {
+        TopicPartition(topic, int(n)): not_negative(str(time_ms))
+        for topic, of_topic in json.loads(text).items()
+        for n, time_ms in of_topic.items()
+    }
+
+
+def _is_error(text: str) -> bool:
+    """Spark's strategies; which of the two."""
+    if text.lower() not in {"latest", "error"}:
+        raise ValueError("neither latest nor error")
+    return text.lower() == "error"

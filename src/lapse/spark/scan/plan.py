@@ -277,7 +277,9 @@ def _named(options: SourceOptions, there: Collection[TopicPartition]) -> set[Top
 
 def _mentioned(options: SourceOptions) -> set[TopicPartition]:
     """Partitions that options name; a misspelt one must not be taken for an empty one."""
-    return {*(options.partitions or ()), *options.starting.offsets, *options.ending.offsets}
+    bounds = options.starting, options.ending
+    in_bounds = {p for one in bounds for p in (*one.offsets, *one.times)}
+    return {*(options.partitions or ()), *in_bounds}
 
 
 def offset_in(
@@ -364,9 +366,10 @@ def _slices(wanted: Range, bytes_max: int) -> Iterator[Slice]:
 
 def _resolved(log: Log, bounds: Bounds, options: SourceOptions, upper: int, clock: Clock) -> int:
     """An offset between log start and `upper`."""
-    if bounds.timestamp_ms is not None:
-        found = offset_for_time(log, bounds.timestamp_ms, log.start_offset, clock)
-        return upper if found is None else found
+    time_ms = bounds.time_of(log.partition)
+    if time_ms is not None:
+        found = offset_for_time(log, time_ms, log.start_offset, clock)
+        return bounds.or_end(found, log.partition, upper)
     extent = Extent(log.start_offset, log.end_offset)
     return offset_in(log.partition, extent, bounds, options, upper)
 

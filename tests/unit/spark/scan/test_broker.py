@@ -132,6 +132,18 @@ def test_every_record_once(broker: Broker) -> None:
         ({"assign": '{"a":[1]}', "endingOffsets": '{"a":{"1":3}}'}, of(1, 0, 3)),
         ({"startingTimestamp": str(TIME_MS + 48)}, of(0, 96, 100)),
         ({"endingTimestamp": str(TIME_MS + 1)}, of(0, 0, 2) + of(1, 0, 2)),
+        (
+            {"startingOffsetsByTimestamp": f'{{"a":{{"0":{TIME_MS + 48}}}}}'},
+            of(0, 96, 100) + of(1, 0, 20),
+        ),
+        ({"startingOffsetsByTimestamp": f'{{"a":{{"1":{TIME_MS + 48}}}}}'}, of(0, 0, 100)),
+        (
+            {
+                "startingOffsets": '{"a":{"0":98,"1":19}}',
+                "endingOffsetsByTimestamp": f'{{"a":{{"0":{TIME_MS + 1}}}}}',
+            },
+            of(1, 19, 20),
+        ),
         ({"subscribePattern": "b.*"}, []),
     ],
 )
@@ -158,6 +170,11 @@ def test_filters_leave_out_what_they_can(
     [
         ({"subscribe": "nope"}, "there is no topic nope at 127"),
         ({"assign": '{"a":[7]}'}, "there is no a-7 at 127"),
+        ({"endingOffsetsByTimestamp": '{"a":{"8":1}}'}, "there is no a-8 at 127"),
+        (
+            {"startingTimestamp": "9" * 15, "startingOffsetsByTimestampStrategy": "error"},
+            f"a-0 has no record at or after {'9' * 15} ms",
+        ),
     ],
 )
 def test_what_is_not_there(broker: Broker, given: dict[str, str], said: str) -> None:

@@ -84,6 +84,7 @@ def test_each_record_is_in_one_batch(tmp_path: Path) -> None:
         ({"startingOffsets": '{"a":{"0":-1}}'}, {"a": {"0": 12}}),
         ({"startingOffsets": '{"a":{"0":-2}}'}, {"a": {"0": 0}}),
         ({"startingTimestamp": str(NOW + 20)}, {"a": {"0": 6}}),
+        ({"startingOffsetsByTimestamp": f'{{"a":{{"0":{NOW + 20}}}}}'}, {"a": {"0": 6}}),
     ],
 )
 def test_where_a_query_begins(
@@ -101,7 +102,11 @@ def test_without_a_word_it_begins_at_the_end() -> None:
 
 @pytest.mark.parametrize(
     ("given", "streaming"),
-    [({"endingOffsets": "latest"}, True), ({"maxOffsetsPerTrigger": "5"}, False)],
+    [
+        ({"endingOffsets": "latest"}, True),
+        ({"endingOffsetsByTimestamp": "{}"}, True),
+        ({"maxOffsetsPerTrigger": "5"}, False),
+    ],
 )
 def test_options_of_the_other_kind_are_refused(given: dict[str, str], streaming: bool) -> None:
     with pytest.raises(ConfigError, match=next(iter(given))):
