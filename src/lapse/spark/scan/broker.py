@@ -100,7 +100,8 @@ def _cut(
     sizes = {p: until - begin for p, (begin, until) in ranges.items() if until > begin}
     total = sum(sizes.values())
     for partition, size in sizes.items():
-        pieces = min(size, max(1, round(options.partitions_min * size / total)))
+        least = -(-size // (options.records_max or size))
+        pieces = min(size, max(least, round(options.partitions_min * size / total)))
         begin = ranges[partition][0]
         bounds = [begin + size * n // pieces for n in range(pieces + 1)]
         for first, last in pairwise(bounds):

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from lapse.base.config import DAY_MS
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
 from lapse.records.column_spec import TYPES, WITHOUT_HEADERS
@@ -51,6 +52,9 @@ OPTIONS: Mapping[str, str] = {
         "where no record is that young: latest (default), to begin at the end, or error"
     ),
     "maxOffsetsPerTrigger": "of a stream: no more offsets a batch, over all partitions",
+    "minOffsetsPerTrigger": "of a stream: a batch waits for so many offsets, over all partitions",
+    "maxTriggerDelay": "of a stream: but no longer than this after the last one (default 15m)",
+    "maxRecordsPerPartition": "no more offsets a Spark partition",
     "deleteConsumed": (
         "of a stream from brokers, with startingOffsets=earliest and failOnDataLoss=true: true to "
         "delete what its checkpoint has done (default false)"
@@ -92,13 +96,20 @@ _OF_CLIENTS = tuple(
 _PATH_HELP = "log directories, comma-separated, or HOST:PORT,HOST:PORT…"
 _BATCH_ONLY = frozenset({"endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"})
 _DELETE_MORE = ("deleteConsumedCheckpoint", "deleteConsumedCheckpoints", "deleteConsumedGroups")
-_STREAM_ONLY = frozenset({"maxOffsetsPerTrigger", "deleteConsumed", *_DELETE_MORE})
+_STREAM_ONLY = frozenset(
+    {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "deleteConsumed"}
+) | frozenset(_DELETE_MORE)
 _OF_QUERY = re.compile(r"checkpointlocation$|queryname$|asyncprogresstracking", re.IGNORECASE)
 _WRITE = frozenset({"topic", TOMBSTONE_VALUES})
 _PRODUCER_NUMBERS = ("delivery.timeout.ms", "request.timeout.ms", "max.request.size")
 _BY_LOWER = {name.lower(): name for name in OPTIONS}
 _MAX_PARTITION_BYTES = 128 << 20
 _REQUEST_TIMEOUT_MS, _API_TIMEOUT_MS = 30_000, 60_000
+_TRIGGER_DELAY_MS = 15 * 60_000
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
+_UNITS_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": DAY_MS}
+
+_LEAST_MOST = ("min", "max")
 
 T = TypeVar("T")
 
@@ -166,6 +177,8 @@ class SourceOptions:
         pattern: internal topics (`__…`) are only read when named in full.
         partitions: exactly these; None: all of the topics.
         offsets_max: of a stream, what a batch may have; None is no limit.
+        offsets_min: of a stream, what a batch waits for, for `trigger_delay_ms` at most.
+        records_max: offsets of one Spark partition; None is no limit.
         deletion: of a stream, whether what it has read is deleted.
         valued_tombstones: what says that it is a tombstone is one; else by null values alone.
         api_timeout_ms: how long a broker that does not answer is tried.
@@ -187,6 +200,9 @@ class SourceOptions:
     partition_bytes_max: int = _MAX_PARTITION_BYTES
     valued_tombstones: bool = True
     offsets_max: int | None = None
+    offsets_min: int = 0
+    trigger_delay_ms: int = _TRIGGER_DELAY_MS
+    records_max: int | None = None
     deletion: DeletionOptions | None = None
     api_timeout_ms: int = _API_TIMEOUT_MS
 
@@ -225,6 +241,11 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
         times=take("startingOffsetsByTimestamp", _times, {}),
         needs_record=take("startingOffsetsByTimestampStrategy", _is_error, False),
     )
+    offsets_min, offsets_max = (take(f"{m}OffsetsPerTrigger", _positive, None) for m in _LEAST_MOST)
+    if offsets_min and offsets_max and offsets_min > offsets_max:
+        raise ConfigError(
+            f"option minOffsetsPerTrigger={offsets_min}: is more than maxOffsetsPerTrigger"
+        )
     return SourceOptions(
         paths=_paths(options),
         bootstrap=options.get(_BOOTSTRAP, ""),
@@ -246,7 +267,10 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
         partitions_min=take("minPartitions", _positive, 1),
         partition_bytes_max=take("maxPartitionBytes", _positive, _MAX_PARTITION_BYTES),
         valued_tombstones=take(TOMBSTONE_VALUES, boolean, True),
-        offsets_max=take("maxOffsetsPerTrigger", _positive, None),
+        offsets_max=offsets_max,
+        offsets_min=offsets_min or 0,
+        trigger_delay_ms=take("maxTriggerDelay", _duration_ms, _TRIGGER_DELAY_MS),
+        records_max=take("maxRecordsPerPartition", _positive, None),
         deletion=_deletion(options, take, begins),
         api_timeout_ms=take("kafka.default.api.timeout.ms", _positive, _API_TIMEOUT_MS),
     )
@@ -458,6 +482,14 @@ def _positive(text: str) -> int:
     if number < 1:
         raise ValueError("must be at least 1")
     return number
+
+
+def _duration_ms(text: str) -> int:
+    """As Spark writes a time: 90s, 15m; a number alone is in milliseconds."""
+    found = _DURATION.fullmatch(text.lower())
+    if found is None:
+        raise ValueError("is no time like 90s or 15m")
+    return int(found[1]) * _UNITS_MS[found[2]]
 
 
 def not_negative(text: str) -> int:

@@ -161,7 +161,10 @@ def plan(options: SourceOptions, pruning: Pruning, clock: Clock) -> list[Split]:
             ranges += _range_of(log, options, pruning, clock)
     total = sum(size for wanted in ranges for _, size in _cuts(wanted, OFFSET_MAX))
     bytes_max = min(options.partition_bytes_max, max(1, total // options.partitions_min))
-    return list(_packed((s for wanted in ranges for s in _slices(wanted, bytes_max)), bytes_max))
+    records_max = options.records_max or OFFSET_MAX
+    slices = (s for wanted in ranges for s in _slices(wanted, bytes_max))
+    pieces = (piece for s in slices for piece in _pieces(s, records_max))
+    return list(_packed(pieces, bytes_max, records_max))
 
 
 def starts(options: SourceOptions, clock: Clock) -> dict[TopicPartition, int]:
@@ -412,14 +415,27 @@ def _places(directory: Path, part: LogPart, bytes_max: int) -> list[tuple[int, i
         places.append((offset, position))
 
 
-def _packed(slices: Iterable[Slice], bytes_max: int) -> Iterator[Split]:
+def _pieces(whole: Slice, records_max: int) -> Iterator[Slice]:
+    """Cut anywhere, so that none has more offsets: a batch may be read for two of them."""
+    first, count = whole.offset_from, whole.offset_until - whole.offset_from
+    n = -(-count // records_max)
+    for k in range(n):
+        bounds = first + count * k // n, first + count * (k + 1) // n
+        yield replace(
+            whole, offset_from=bounds[0], offset_until=bounds[1], size=-(-whole.size // n)
+        )
+
+
+def _packed(slices: Iterable[Slice], bytes_max: int, records_max: int) -> Iterator[Split]:
     """Neighbours together while they are small: a task for each small log would cost its time."""
     held: list[Slice] = []
-    size = 0
+    size = records = 0
     for one in slices:
-        if held and size + one.size > bytes_max:
+        more = one.offset_until - one.offset_from
+        if held and (size + one.size > bytes_max or records + more > records_max):
             yield Split(held)
-            held, size = [], 0
+            held, size, records = [], 0, 0
+        records += more
         if held and held[-1].partition == one.partition:
             before = held.pop()
             aborted = tuple(dict.fromkeys((*before.aborted, *one.aborted)))

@@ -19,6 +19,7 @@ came in between would be in no batch.
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -57,8 +58,10 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: Extents | None = None
         self._seen: Extents = {}
         self._held: Offsets = {}
+        self._clock = SystemClock()
+        self._batch_at = -math.inf  # when one had something last, by the monotonic clock
         wish = options.deletion
-        self._deletion = None if wish is None else Deletion(options, wish, SystemClock())
+        self._deletion = None if wish is None else Deletion(options, wish, self._clock)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a query begins that has no checkpoint yet."""
@@ -92,11 +95,24 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = _latest(begin, there, fail_on_data_loss=self._options.fail_on_data_loss)
         latest |= {p: at for p, at in self._held.items() if begin.get(p) == at}
         self._held = {}
+        # A partition that is new is read from where it begins.
+        known = {p: extent.start_offset for p, extent in there.items()} | begin
+        if self._waits_for_more(known, latest):
+            return start
         if isinstance(limit, ReadMaxRows):
-            # A partition that is new is read from where it begins.
-            known = {p: extent.start_offset for p, extent in there.items()} | begin
             latest = limited(known, latest, limit.max_rows)
         return position_of(latest, {**ids, **ids_of(there)})
+
+    def _waits_for_more(self, begin: Offsets, latest: Offsets) -> bool:
+        """Whether there is too little for a batch yet; the first one has what there is."""
+        waits = sum(max(0, latest[p] - begin.get(p, 0)) for p in latest)
+        now, delay_ms = self._clock.monotonic(), self._options.trigger_delay_ms
+        is_late = self._until is not None or now - self._batch_at >= delay_ms / 1000
+        if waits < self._options.offsets_min and not is_late:
+            return True
+        if waits:
+            self._batch_at = now
+        return False
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """For the query's status."""

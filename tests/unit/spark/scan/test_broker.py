@@ -120,6 +120,12 @@ def test_every_record_once(broker: Broker) -> None:
     options = parse_options(asked(broker, minPartitions="7"))
     splits = place.plan(options, Pruning())
     assert [len(split.slices) for split in splits] == [1] * 7
+    few = {"maxRecordsPerPartition": "30"}
+    assert read(broker, **few) == of(0, 0, 100) + of(1, 0, 20)
+    splits = place.plan(parse_options(asked(broker, **few)), Pruning())
+    assert [one.offset_until - one.offset_from for s in splits for one in s.slices] == [25] * 4 + [
+        20
+    ]
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ def test_an_unknown_option_is_named_with_the_known_ones() -> None:
         ({"includeHeaders": "yes"}, "option includeHeaders='yes': neither true nor false"),
         ({"kafka.isolation.level": "serializable"}, "no isolation level"),
         ({"minPartitions": "0"}, "must be at least 1"),
+        ({"maxRecordsPerPartition": "0"}, "must be at least 1"),
         ({"columns": "offset,Key"}, "no column 'Key': there are key, value"),
         ({"columns": "key,key"}, "a column is named twice"),
     ],
@@ -125,3 +126,27 @@ def test_an_unknown_option_is_named_with_the_known_ones() -> None:
 def test_what_makes_no_sense_is_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
         parsed(**given)
+
+
+@pytest.mark.parametrize(
+    ("text", "delay_ms"),
+    [("7", 7), ("250ms", 250), ("90 s", 90_000), ("15M", 900_000), ("1min", 60_000),
+     ("2h", 7_200_000), ("1d", 86_400_000), (None, 900_000)],
+)  # fmt: skip
+def test_times_as_spark_writes_them(text: str | None, delay_ms: int) -> None:
+    given = {} if text is None else {"maxTriggerDelay": text}
+    assert parse_options({"path": "/a", **given}, streaming=True).trigger_delay_ms == delay_ms
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"maxTriggerDelay": "soon"}, "is no time like 90s or 15m"),
+        ({"maxTriggerDelay": "-1s"}, "is no time like 90s or 15m"),
+        ({"minOffsetsPerTrigger": "0"}, "must be at least 1"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "=9: is more than max"),
+    ],
+)
+def test_what_makes_no_sense_in_a_stream(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_options({"path": "/a", **given}, streaming=True)

@@ -137,6 +137,18 @@ def test_min_partitions_cuts_finer(tmp_path: Path) -> None:
     assert len(plan(options(tmp_path, minPartitions="7"), Pruning(), CLOCK)) >= 7
 
 
+@pytest.mark.parametrize("most", [1, 7, 50, 1000])
+def test_max_records_a_partition(tmp_path: Path, most: int) -> None:
+    """Cut anywhere, in the middle of a batch too; small logs share a task within it."""
+    write(tmp_path)
+    append(open_log(tmp_path / "small-0"), batch())
+    splits = plan(options(tmp_path, maxRecordsPerPartition=str(most)), Pruning(), CLOCK)
+    counts = [sum(one.offset_until - one.offset_from for one in s.slices) for s in splits]
+    assert max(counts) <= most
+    assert len(splits) <= 2 * (183 // most + 1)
+    assert offsets_of([one for s in splits for one in s.slices]) == [*range(180), 0, 1, 2]
+
+
 def test_small_logs_share_a_task(tmp_path: Path) -> None:
     """A Spark task for each of ten thousand small logs would take minutes."""
     for n in range(5):

@@ -16,6 +16,7 @@ from lapse.log.partition_log import PartitionLog
 from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import parse_options
 from lapse.spark.source.stream import LapseStreamReader, limited, offsets_of, position_of
+from lapse.testing.clock import ManualClock
 from tests.support.log.logs import NOW, append, batch, open_log
 
 RECORDS = 3  # of a batch
@@ -106,6 +107,8 @@ def test_without_a_word_it_begins_at_the_end() -> None:
         ({"endingOffsets": "latest"}, True),
         ({"endingOffsetsByTimestamp": "{}"}, True),
         ({"maxOffsetsPerTrigger": "5"}, False),
+        ({"minOffsetsPerTrigger": "5"}, False),
+        ({"maxTriggerDelay": "5s"}, False),
     ],
 )
 def test_options_of_the_other_kind_are_refused(given: dict[str, str], streaming: bool) -> None:
@@ -141,6 +144,34 @@ def test_the_limit_is_shared(
     begin = {A: 100}  # B is new
     latest = {A: 100 + waits[0], B: waits[1]}
     assert limited(begin, latest, offsets_max) == {A: 100 + shares[0], B: shares[1]}
+
+
+def test_a_batch_may_wait_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one does not, nor one that comes late, nor one that is to have all there is."""
+    clock = ManualClock()
+    monkeypatch.setattr("lapse.spark.source.stream.SystemClock", lambda: clock)
+    log = write(tmp_path, A, 1)
+    stream = reader(tmp_path, minOffsetsPerTrigger="5", maxTriggerDelay="10s")
+    first = stream.latestOffset(stream.initialOffset(), ALL)
+    assert first == {"a": {"0": RECORDS}}
+    grow(log, 1)
+    for _ in range(2):
+        assert stream.latestOffset(first, ALL) == first
+        clock.advance(4999)
+    clock.advance(2)
+    late = stream.latestOffset(first, ALL)
+    assert late == {"a": {"0": 2 * RECORDS}}
+    clock.advance(10_001)
+    assert stream.latestOffset(late, ALL) == late  # nothing is no batch
+    write(tmp_path, B, 1)  # what is new is read from its beginning, and counts from there
+    assert stream.latestOffset(late, ALL) == {**late, "b": {"1": RECORDS}}
+    grow(log, 2)
+    enough = stream.latestOffset({**late, "b": {"1": RECORDS}}, ALL)
+    assert enough == {"a": {"0": 4 * RECORDS}, "b": {"1": RECORDS}}
+    grow(log, 1)
+    assert stream.latestOffset(enough, ReadMaxRows(2)) == enough
+    stream.prepareForTriggerAvailableNow()
+    assert stream.latestOffset(enough, ALL) == {**enough, "a": {"0": 5 * RECORDS}}
 
 
 def test_available_now_has_an_end(tmp_path: Path) -> None:
