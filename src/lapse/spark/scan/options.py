@@ -7,6 +7,7 @@ misspelt option that is ignored gives a wrong answer without a word.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,8 @@ from lapse.base.ids import TopicPartition
 from lapse.records.column_spec import TYPES, WITHOUT_HEADERS
 from lapse.records.layout import Codec
 from lapse.spark.scan.folders import directory
+
+logger = logging.getLogger(__name__)
 
 LATEST, EARLIEST = -1, -2
 
@@ -77,6 +80,17 @@ OPTIONS: Mapping[str, str] = {
         "by null values alone (default true)"
     ),
 }
+# Options of Spark's Kafka source that say nothing here, and why: taken, with a warning.
+WITHOUT_EFFECT: Mapping[str, str] = {
+    "groupIdPrefix": "records are read without a consumer group",
+    "kafka.group.id": "records are read without a consumer group",
+    "kafkaConsumer.pollTimeoutMs": "kafka.default.api.timeout.ms says how long brokers are tried",
+    "fetchOffset.numRetries": "kafka.default.api.timeout.ms says how long brokers are tried",
+    "fetchOffset.retryIntervalMs": "kafka.default.api.timeout.ms says how long brokers are tried",
+}
+_IN_WRITING: Mapping[str, str] = {
+    "includeHeaders": "headers are written where the rows have a column of that name",
+}
 TOMBSTONE_VALUES = "lapse.tombstone.values.enable"
 _BOOTSTRAP, _CLIENT_PREFIX = "kafka.bootstrap.servers", "kafka."
 _NEARLY = 0.9
@@ -103,6 +117,7 @@ _OF_QUERY = re.compile(r"checkpointlocation$|queryname$|asyncprogresstracking", 
 _WRITE = frozenset({"topic", TOMBSTONE_VALUES})
 _PRODUCER_NUMBERS = ("delivery.timeout.ms", "request.timeout.ms", "max.request.size")
 _BY_LOWER = {name.lower(): name for name in OPTIONS}
+_WITHOUT_EFFECT = {name.lower() for name in WITHOUT_EFFECT}
 _MAX_PARTITION_BYTES = 128 << 20
 _REQUEST_TIMEOUT_MS, _API_TIMEOUT_MS = 30_000, 60_000
 _TRIGGER_DELAY_MS = 15 * 60_000
@@ -229,6 +244,7 @@ class WriteOptions:
 
 def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
     """Raises ConfigError naming the option, what it was, and what is allowed."""
+    _warn_of(given, WITHOUT_EFFECT)
     options = _known(given)
     take = _Taker(options)
     topics, pattern, partitions = _strategy(options, take)
@@ -310,7 +326,9 @@ def parse_write_options(
         raise ConfigError("a log is only appended to: mode append")
     if streaming:
         given = {name: text for name, text in given.items() if not _OF_QUERY.match(name)}
-    options = _known(given)
+    _warn_of(given, {**WITHOUT_EFFECT, **_IN_WRITING})
+    of_writing = {name.lower() for name in _IN_WRITING}
+    options = _known({n: text for n, text in given.items() if n.lower() not in of_writing})
     take = _Taker(options)
     if "path" in options or _BOOTSTRAP not in options:
         raise ConfigError(f"rows are written to brokers: option {_BOOTSTRAP}, and no path")
@@ -360,7 +378,16 @@ def _in_words(error: Exception) -> str:
     return "is no whole number" if text.startswith("invalid literal for int") else text
 
 
+def _warn_of(given: Mapping[str, str], reasons: Mapping[str, str]) -> None:
+    """Say of each option without effect why it has none."""
+    here = {name.lower() for name in given}
+    for name, reason in reasons.items():
+        if name.lower() in here:
+            logger.warning("option %s has no effect: %s", name, reason)
+
+
 def _known(given: Mapping[str, str]) -> dict[str, str]:
+    given = {name: text for name, text in given.items() if name.lower() not in _WITHOUT_EFFECT}
     unknown = sorted(
         name for name in given if name.lower() not in _BY_LOWER and not is_of_client(name)
     )

@@ -9,7 +9,15 @@ import pytest
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
 from lapse.records.columns import TYPES, WITHOUT_HEADERS
-from lapse.spark.scan.options import OPTIONS, Bounds, SourceOptions, parse_options
+from lapse.spark.scan.options import (
+    OPTIONS,
+    WITHOUT_EFFECT,
+    Bounds,
+    SourceOptions,
+    columns_of,
+    parse_options,
+    parse_write_options,
+)
 
 
 def parsed(**given: str) -> SourceOptions:
@@ -150,3 +158,25 @@ def test_times_as_spark_writes_them(text: str | None, delay_ms: int) -> None:
 def test_what_makes_no_sense_in_a_stream(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse_options({"path": "/a", **given}, streaming=True)
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+def test_what_has_no_effect_is_taken_with_a_word(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert parsed(**{name.lower(): "5"}) == parsed()
+    [said] = [record.getMessage() for record in caplog.records]
+    assert said == f"option {name} has no effect: {WITHOUT_EFFECT[name]}"
+    columns_of({"path": "/a", name: "5"})
+    assert len(caplog.records) == 1
+
+
+def test_headers_are_written_without_being_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"kafka.bootstrap.servers": "b:1", "topic": "t"}
+    plain = parse_write_options(given, overwrite=False)
+    assert not caplog.records
+    both = {**given, "IncludeHeaders": "true", "groupIdPrefix": "g"}
+    assert parse_write_options(both, overwrite=False) == plain
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "option groupIdPrefix has no effect", "option includeHeaders has no effect",
+    ]  # fmt: skip
