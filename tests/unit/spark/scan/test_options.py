@@ -180,3 +180,36 @@ def test_headers_are_written_without_being_asked_for(caplog: pytest.LogCaptureFi
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
         "option groupIdPrefix has no effect", "option includeHeaders has no effect",
     ]  # fmt: skip
+
+
+# The options of Spark's connector, with a value that is not their default.
+CONNECTORS = {
+    "assign": '{"a":[0]}', "subscribe": "a", "subscribePattern": "a.*",
+    "startingOffsets": '{"a":{"0":5}}', "startingTimestamp": "5",
+    "startingOffsetsByTimestamp": '{"a":{"0":5}}', "startingOffsetsByTimestampStrategy": "error",
+    "failOnDataLoss": "false", "includeHeaders": "true", "minPartitions": "5",
+    "maxRecordsPerPartition": "5", "kafka.isolation.level": "read_committed",
+    "kafka.security.protocol": "SSL", "groupIdPrefix": "g", "kafka.group.id": "g",
+    "kafkaConsumer.pollTimeoutMs": "5", "fetchOffset.numRetries": "5",
+    "fetchOffset.retryIntervalMs": "5",
+}  # fmt: skip
+OF_BATCHES = {
+    "endingOffsets": '{"a":{"0":5}}', "endingTimestamp": "5",
+    "endingOffsetsByTimestamp": '{"a":{"0":5}}',
+}  # fmt: skip
+OF_STREAMS = {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "5s"}
+
+
+@pytest.mark.parametrize("name", [*CONNECTORS, *OF_BATCHES, *OF_STREAMS])
+def test_every_option_of_the_connector_does_its_work_or_says_why_not(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    value = {**CONNECTORS, **OF_BATCHES, **OF_STREAMS}[name]
+    for streaming, others in ((False, OF_STREAMS), (True, OF_BATCHES)):
+        if name not in others:
+            given, base = {name: value}, {"kafka.bootstrap.servers": "b:1"}
+            found = parse_options({**base, **given}, streaming=streaming)
+            changes = found != parse_options(base, streaming=streaming)
+            assert changes != (name in WITHOUT_EFFECT)
+            assert bool(caplog.records) == (name in WITHOUT_EFFECT)
+            caplog.clear()
