@@ -18,8 +18,9 @@ Sections:
 - appends: latency of appends with and without rounds beside them.
 
 Results go to `benchmarks/results/lifecycle.json`; a section that is run alone replaces its own part
-there and leaves the others, each of which says when, where and of which commit it is. `--quick`
-writes no results. Logs are kept in `tests/oracle/target/perf` (`--logs-in`), for the next time.
+there and leaves the others, each of which says when, where and of which commit it is. So do logs.
+`--quick` writes no results. Logs are kept in `tests/oracle/target/perf` (`--logs-in`), for the next
+time.
 """
 
 from __future__ import annotations
@@ -357,6 +358,8 @@ def main() -> None:
             bench = Bench(logs, Path(folder), names, runs, options.quick, options.large)
             started = {"at": now_text(), "commit": commit(), "machine": machine()}
             result, its_rows = SECTIONS[section](bench)
+        if section == "cleaning":
+            result = {**others_of(section, result), **result}
         told[section] = {**started, "result": result}
         if options.quick:  # says that it runs, no more
             its_rows = [replace(row, held=None) for row in its_rows]
@@ -391,6 +394,19 @@ def earlier() -> dict[str, Any]:
     path = RESULTS / "lifecycle.json"
     sections: dict[str, Any] = json.loads(path.read_text())["sections"] if path.exists() else {}
     return sections
+
+
+def others_of(section: str, measured: dict[str, Any]) -> dict[str, Any]:
+    """Logs that were measured before and not now, each with when that was, where and of what."""
+    before = earlier().get(section)
+    if before is None:
+        return {}
+    whose = {name: before[name] for name in ("at", "commit", "machine")}
+    return {
+        log: {"measured": whose, **result}
+        for log, result in before["result"].items()
+        if log not in measured
+    }
 
 
 def now_text() -> str:
