@@ -1,0 +1,44 @@
+"""Where partitions begin and end by time: for some of them, and where no record is that young."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import ConfigError
+from tests.support.log.logs import NOW, TP
+from tests.unit.spark.scan.test_read import offsets, write
+
+
+def of_times(time_ms: int) -> str:
+    return f'{{"{TP.topic}":{{"{TP.partition}":{time_ms}}}}}'
+
+
+def test_time_bounds_of_partitions(tmp_path: Path) -> None:
+    """They win over offsets; one for all wins over them."""
+    write(tmp_path)
+    asked = {"startingOffsetsByTimestamp": of_times(NOW + 571)}
+    assert offsets(tmp_path, **asked) == [*range(172, 180)]
+    assert offsets(tmp_path, **asked, startingOffsets=of_times(3)) == [*range(172, 180)]
+    assert offsets(tmp_path, **asked, startingTimestamp=str(NOW + 10_000)) == []
+    assert offsets(tmp_path, endingOffsetsByTimestamp=of_times(NOW + 11)) == [0, 1, 2, 3]
+    assert offsets(tmp_path, endingOffsetsByTimestamp=of_times(NOW + 10_000)) == [*range(180)]
+    nowhere = of_times(NOW).replace(TP.topic, "nope")
+    with pytest.raises(ConfigError, match=f"there is no nope-{TP.partition} in"):
+        offsets(tmp_path, endingOffsetsByTimestamp=nowhere)
+
+
+@pytest.mark.parametrize("by", ["startingTimestamp", "startingOffsetsByTimestamp"])
+def test_where_no_record_is_that_young(tmp_path: Path, by: str) -> None:
+    """Spark's strategies; ours without a word is the one that leaves nothing out either way."""
+    write(tmp_path)
+    late = str(NOW + 10_000) if by == "startingTimestamp" else of_times(NOW + 10_000)
+    for more in ({}, {"startingOffsetsByTimestampStrategy": "latest"}):
+        assert offsets(tmp_path, **{by: late}, **more) == []
+    error = {"startingOffsetsByTimestampStrategy": "Error"}
+    with pytest.raises(ConfigError, match=rf"{TP} has no record at or after {NOW + 10_000} ms"):
+        offsets(tmp_path, **{by: late}, **error)
+    early = str(NOW + 571) if by == "startingTimestamp" else of_times(NOW + 571)
+    assert offsets(tmp_path, **{by: early}, **error) == [*range(172, 180)]
+    assert offsets(tmp_path, endingTimestamp=str(NOW + 10_000), **error) == [*range(180)]
