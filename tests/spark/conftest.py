@@ -15,6 +15,7 @@ from lapse.spark.session import class_archive
 from lapse.spark.session.class_archive import NoArchive
 from lapse.spark.session.java import find_java
 from lapse.spark.session.session import OpenSession, SessionOptions, open_session
+from tests.support.log.logs import NOW, append, batch, open_log
 
 # A JVM that lives for a minute does a fifth less so.
 QUICK_JAVA = {"JDK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
@@ -44,3 +45,14 @@ def engine(session: OpenSession) -> SparkEngine:
     made = SparkEngine(session.spark, RealFs(), SystemClock())
     made.warm_up()
     return made
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Topics a-0 and a-1, 300 records each, in segments of two kilobytes."""
+    root = tmp_path_factory.mktemp("logs")
+    for name in ("a-0", "a-1"):
+        log = open_log(root / name)
+        for n in range(100):
+            append(log, batch(timestamp=NOW + 10 * n))
+    return root

@@ -31,17 +31,6 @@ def spark(session: OpenSession) -> SparkSession:
     return session.spark
 
 
-@pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Topics a-0 and a-1, 300 records each, in segments of two kilobytes."""
-    root = tmp_path_factory.mktemp("logs")
-    for name in ("a-0", "a-1"):
-        log = open_log(root / name)
-        for n in range(100):
-            append(log, batch(timestamp=NOW + 10 * n))
-    return root
-
-
 def read(spark: SparkSession, path: Path, **options: str) -> DataFrame:
     return spark.read.format("lapse").options(**options).load(str(path))
 

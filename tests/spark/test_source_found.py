@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
 from lapse.spark import source
 from lapse.spark.session.session import OpenSession
-from tests.support.log.logs import NOW, append, batch, open_log
 
 FILTERS = "spark.sql.python.filterPushdown.enabled"
-
-
-@pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Topic a with 300 records in each of two partitions."""
-    root = tmp_path_factory.mktemp("logs")
-    for name in ("a-0", "a-1"):
-        log = open_log(root / name)
-        for n in range(100):
-            append(log, batch(timestamp=NOW + 10 * n))
-    return root
 
 
 def offsets_below(spark: SparkSession, logs: Path, offset: int) -> int:
@@ -66,3 +55,16 @@ def test_filters_that_are_told_leave_tasks_out(session: OpenSession, logs: Path)
     assert tasks() >= 4
     source.register(spark)
     assert tasks() == 1
+
+
+def test_without_arrow_other_sources_go_on() -> None:
+    """Spark imports every `pyspark_…` that is installed, for anybody's source in Python."""
+    look = (
+        "import sys; sys.modules['pyarrow'] = None; import pyspark_lapse; "
+        "print(hasattr(pyspark_lapse, 'DefaultSource'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "False"
+    assert "it needs the extra lapse[spark]" in done.stderr

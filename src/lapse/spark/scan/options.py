@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from lapse.base.config import DAY_MS
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
+from lapse.base.times import FOREVER_MS, UNITS_MS
 from lapse.records.column_spec import TYPES, WITHOUT_HEADERS
 from lapse.records.layout import Codec
 from lapse.spark.scan.folders import directory
@@ -121,9 +121,8 @@ _WITHOUT_EFFECT = {name.lower() for name in WITHOUT_EFFECT}
 _MAX_PARTITION_BYTES = 128 << 20
 _REQUEST_TIMEOUT_MS, _API_TIMEOUT_MS = 30_000, 60_000
 _TRIGGER_DELAY_MS = 15 * 60_000
-_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
-_UNITS_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": DAY_MS}
-
+_DURATION = re.compile(r"(\d+)\s*([a-z]*)")
+_DURATIONS_MS = {**UNITS_MS, "min": UNITS_MS["m"], "ms": 1, "": 1}
 _LEAST_MOST = ("min", "max")
 
 T = TypeVar("T")
@@ -514,9 +513,11 @@ def _positive(text: str) -> int:
 def _duration_ms(text: str) -> int:
     """As Spark writes a time: 90s, 15m; a number alone is in milliseconds."""
     found = _DURATION.fullmatch(text.lower())
-    if found is None:
+    if found is None or found[2] not in {*_DURATIONS_MS, "us"}:
         raise ValueError("is no time like 90s or 15m")
-    return int(found[1]) * _UNITS_MS[found[2]]
+    number = int(found[1])
+    whole = number // 1000 if found[2] == "us" else number * _DURATIONS_MS[found[2]]
+    return min(whole, FOREVER_MS)
 
 
 def not_negative(text: str) -> int:

@@ -139,7 +139,8 @@ def test_what_makes_no_sense_is_refused(given: dict[str, str], said: str) -> Non
 @pytest.mark.parametrize(
     ("text", "delay_ms"),
     [("7", 7), ("250ms", 250), ("90 s", 90_000), ("15M", 900_000), ("1min", 60_000),
-     ("2h", 7_200_000), ("1d", 86_400_000), (None, 900_000)],
+     ("2h", 7_200_000), ("1d", 86_400_000), (None, 900_000), ("2500us", 2), ("0", 0),
+     ("9" * 400 + "d", (1 << 63) - 1)],
 )  # fmt: skip
 def test_times_as_spark_writes_them(text: str | None, delay_ms: int) -> None:
     given = {} if text is None else {"maxTriggerDelay": text}
@@ -150,6 +151,7 @@ def test_times_as_spark_writes_them(text: str | None, delay_ms: int) -> None:
     ("given", "said"),
     [
         ({"maxTriggerDelay": "soon"}, "is no time like 90s or 15m"),
+        ({"maxTriggerDelay": "5 weeks"}, "is no time like 90s or 15m"),
         ({"maxTriggerDelay": "-1s"}, "is no time like 90s or 15m"),
         ({"minOffsetsPerTrigger": "0"}, "must be at least 1"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "=9: is more than max"),

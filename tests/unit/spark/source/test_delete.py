@@ -376,6 +376,7 @@ def test_without_deletion_a_topic_made_anew_may_be_read_from_its_beginning(
         ({"startingOffsets": "latest"}, "needs startingOffsets=earliest"),
         ({"startingOffsets": '{"t":{"0":5}}'}, "needs startingOffsets=earliest"),
         ({"startingTimestamp": "5"}, "needs startingOffsets=earliest"),
+        ({"startingOffsetsByTimestamp": '{"a":{"0":5}}'}, "needs startingOffsets=earliest"),
         ({"deleteConsumed": "false", "deleteConsumedGroups": "g"}, "with deleteConsumed=true"),
         ({"deleteConsumedCheckpoint": "s3://bucket/q"}, "no directory that this machine sees"),
         ({"deleteConsumed": "yes"}, "neither true nor false"),
