@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import signal
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark import TaskContext
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
@@ -23,14 +23,12 @@ from lapse.lifecycle.round.receipt import Receipt, attempt_dir
 from lapse.lifecycle.round.run import Run, receipts_of
 from lapse.spark.rounds.engine import Job, SparkEngine
 from lapse.spark.rounds.split import Cluster, OnBytes, run_split_plan
-from lapse.spark.rounds.split_task import run_split_bins
+from lapse.spark.rounds.split_task import answers_to, run_split_bins
 from lapse.testing.clock import ManualClock
 from tests.reference.split_rounds import UNLIKE
-from tests.spark.processes import kill, needs_proc, worker_pids
+from tests.spark.processes import needs_proc
 from tests.spark.test_engine import (
-    BIG,
     files_of,
-    make_big_log,
     owning,
     plans_of,
 )
@@ -195,52 +193,40 @@ def test_a_place_that_cannot_be_read_fails_its_log_alone(
         assert (results[0].bad.segment_base, results[1].error) == (place, None)
 
 
-@contextmanager
-def nobody_lives(plan: RoundPlan) -> Iterator[list[str]]:
-    """Every worker dies once one has begun with the plan; gives the attempts that had begun.
+class DeadlyFs(RealFs):
+    """Kills its process once it has begun with the first segment."""
 
-    Idle workers die with it, and Spark may take one for its next attempt before it sees that: such
-    an attempt fails without having begun.
-    """
-    end = threading.Event()
-    begun: list[str] = []
-
-    def strike() -> None:
-        while not end.wait(0.002):
-            new = [name for name in left_of(plan) if name not in begun]
-            if new:  # not merely more than before: an earlier attempt's folder may go meanwhile
-                begun.extend(new)
-                kill(worker_pids())
-
-    thread = threading.Thread(target=strike)
-    thread.start()
-    try:
-        yield begun
-    finally:
-        end.set()
-        thread.join()
+    def make_dir(self, path: Path) -> None:
+        super().make_dir(path)
+        if path.name.startswith("1-scan-0-"):
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
-@needs_proc
 def test_a_task_that_dies_for_good_ends_its_round_and_no_other(
-    tmp_path: Path, owner: DirectoryOwner, engine: SparkEngine
+    owner: DirectoryOwner, engine: SparkEngine
 ) -> None:
-    make_big_log(tmp_path / "data", 100 << 20, 1 << 30)
-    with DirectoryOwner(tmp_path / "data", {BIG: compacted()}, RealFs(), ManualClock(NOW)) as big:
-        [plan] = split_plans_of(big, "dead")
-        plan = replace(plan, io_bytes_per_second=4 << 20)  # no attempt outruns its killer
-        run = receipts_of(engine.submit([plan]))
-        with nobody_lives(plan) as begun:
-            [receipt] = run
+    fs = DeadlyFs()
+
+    def die(bins: Iterable[bytes]) -> Iterator[bytes]:
+        context = TaskContext.get()
+        assert context is not None
+        yield from answers_to(bins, context.attemptNumber(), fs, SystemClock())
+
+    def run_tasks(
+        description: str, bins: list[bytes], on_wait: Callable[[], None]
+    ) -> tuple[list[bytes], str]:
+        return engine._run_job(Job(description, die, bins), Run(lambda _: iter(())), on_wait)
+
+    [plan, other, *_] = split_plans_of(owner, "dead")
+    cluster = Cluster(RealFs(), SystemClock(), engine.task_slots, run_tasks)
+    receipt = run_split_plan(plan, cluster, lambda _: None)
     assert receipt.error is not None
-    assert receipt.error.startswith("big-0: the Spark job failed: ")
-    assert 2 <= len(begun) <= 4
-    assert receipt.error.endswith(f"; {len(begun)} attempts died scanning the segment at 0")
+    assert receipt.error.startswith(f"{plan.name}: the Spark job failed: ")
+    assert receipt.error.endswith("; 4 attempts died scanning the segment at 0")
     assert receipt.attempt_id != "none", "it is this log's doing"
     assert left_of(plan) == []
-    [plan, *_] = split_plans_of(owner, "alive")
-    [other] = receipts_of(engine.submit([plan]))
-    assert other.error is None
+    [receipt] = receipts_of(engine.submit([other]))
+    assert receipt.error is None
 
 
 def test_a_cancelled_round_leaves_nothing(owner: DirectoryOwner, engine: SparkEngine) -> None:
