@@ -84,6 +84,10 @@ What each room is for: [every file](files.md).
 """
 
 
+# A command line, but for a session: it stands beside `cli`, whatever package its name puts it in.
+_FACE = "lapse.spark.actions"
+
+
 def rooms_page() -> str:
     """The whole page: the packages, then the rooms of each that has some."""
     modules = {_dotted(path): path for path in PACKAGE.rglob("*.py")}
@@ -119,6 +123,8 @@ def _arrows(imported: Mapping[str, set[str]], above: str) -> set[tuple[str, str]
     depth = above.count(".") + 1
 
     def room(name: str) -> str:
+        if above == "lapse" and name.startswith(_FACE):
+            return _FACE.rpartition(".")[2]
         parts = name.split(".")
         return parts[depth] if len(parts) > depth and name.startswith(f"{above}.") else ""
 

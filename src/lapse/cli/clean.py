@@ -16,7 +16,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.select import (
     Blocked,
     Decision,
+    LogInfo,
     RoundKind,
     RoundOptions,
     decide,
@@ -43,6 +44,8 @@ from lapse.lifecycle.decide.select import (
 )
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner.directory import DirectoryOwner
+from lapse.lifecycle.owner.handover import Handed
+from lapse.lifecycle.owner.protocol import Owner
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.engine import Engine
 from lapse.lifecycle.round.inline import InlineEngine
@@ -77,6 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--replica-cleaned-to", type=options.whole_number(), metavar="N",
         help="a replica has cleaned to N only: tombstones and markers from N on stay")  # fmt: skip
     add("--kafka-exact", action="store_true", help="Kafka 4.3's result, its mistakes included")
+    add("--dry-run", action="store_true", help="say what would be cleaned, change nothing")
     add("--engine", choices=("spark", "inline"), default="spark", help="default: %(default)s")
     add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
     add("--memory", default="2g", metavar="SIZE", help="of all processes (default: %(default)s)")
@@ -135,17 +139,20 @@ def run(args: argparse.Namespace) -> int:
     partitions = options.chosen_partitions(args)
     given, given_defaults = options.settings(args.settings)
     policies = find_policies(args.logdir, given, given_defaults)
-    job = _job(args, broker_config({**policies.defaults, **given_defaults}))
-    configs, lines = _configs(policies, partitions)
-    due, untouched = _look(args.logdir, configs, job)
+    job = job_of(args, broker_config({**policies.defaults, **given_defaults}))
+    require_new(args.to)
+    configs, lines = configs_of(policies, partitions)
+    due, untouched = look(args.logdir, configs, job)
     lines += untouched
-    if due:
+    if args.dry_run:
+        lines += [would_be(decision, job) for decision in due.values()]
+    elif due:
         lines += _clean_there({p: configs[p] for p in due}, job)
     show_table(sorted(lines, key=lambda line: line.partition), _COLUMNS, as_json=args.json)
     return 1 if any(line.finding for line in lines) else 0
 
 
-def _configs(
+def configs_of(
     policies: Policies, partitions: Sequence[TopicPartition]
 ) -> tuple[dict[TopicPartition, TopicConfig], list[Cleaned]]:
     """Settings of the logs, and lines for the logs whose settings are unknown or wrong."""
@@ -165,25 +172,34 @@ def _configs(
     return configs, lines
 
 
-def _job(args: argparse.Namespace, broker: BrokerConfig) -> Job:
+def job_of(args: argparse.Namespace, broker: BrokerConfig) -> Job:
+    """Raises ConfigError for what the parser cannot know."""
     rules = Rules.KAFKA_43 if args.kafka_exact else Rules.LAPSE
     memory = MapMemory(options.byte_size("--memory", args.memory))
     if args.kafka_exact:
         load_factor = broker.log_cleaner_io_buffer_load_factor
         memory = MapMemory(broker.log_cleaner_dedupe_buffer_size, load_factor)
-    if args.to is not None and args.to.exists() and any(args.to.iterdir()):
-        raise ConfigError(f"--to {args.to}: allowed is a new or empty directory")
     wish = RoundOptions(rules, args.force, args.first_dirty, args.replica_cleaned_to)
     clock: Clock = SystemClock() if args.now is None else PinnedClock(args.now)
     return Job(args, RealFs(), clock, broker, wish, memory)
 
 
-def _look(
+def require_new(to: Path | None) -> None:
+    """What `--to` names must be; raises ConfigError."""
+    if to is not None and to.exists() and any(to.iterdir()):
+        raise ConfigError(f"--to {to}: allowed is a new or empty directory")
+
+
+def look(
     logdir: Path, configs: Mapping[TopicPartition, TopicConfig], job: Job
-) -> tuple[list[TopicPartition], list[Cleaned]]:
-    """Logs with a round due, and lines for all other logs; opens no file."""
+) -> tuple[dict[TopicPartition, Decision], list[Cleaned]]:
+    """Logs with a round due, or to be looked through for it, and lines for all other logs.
+
+    Opens no file of a log, and changes none.
+    """
     view = DirectoryView(logdir)
-    due, untouched = [], []
+    due: dict[TopicPartition, Decision] = {}
+    untouched = []
     for partition, config in configs.items():
         try:
             info = info_of(view.facts(partition), config, job.now_ms)
@@ -192,13 +208,34 @@ def _look(
             untouched.append(Cleaned(str(partition), str(e), finding=True))
             continue
         if decision.due or decision.look_again is not None:
-            due.append(partition)
+            due[partition] = decision
         else:
-            untouched.append(_left_alone(decision, job.wish.rules))
+            untouched.append(left_alone(decision, job.wish.rules))
     return due, untouched
 
 
-def _left_alone(decision: Decision, rules: Rules) -> Cleaned:
+def would_be(decision: Decision, job: Job) -> Cleaned:
+    """A dry run's line of a log that is due, or must be looked through before that is known."""
+    if not decision.due:
+        line = left_alone(decision, job.wish.rules)
+        return replace(line, outcome=f"would be looked through first: {line.outcome}")
+    plan = sized_plan(decision, "dry-run", job.wish.rules, job.memory)
+    return Cleaned(
+        partition=plan.name,
+        outcome=f"would be {_DONE[plan.kind]}",
+        first_dirty_before=plan.dirty,
+        first_dirty_after=plan.upper if plan.kind is RoundKind.CLEAN else plan.dirty,
+        bytes_read=plan.bytes_to_read,
+        plan=plan.variant,
+        why=plan.why,
+        kind=plan.kind.value,
+        due=plan.due,
+        dirty_bytes=plan.dirty_bytes,
+    )
+
+
+def left_alone(decision: Decision, rules: Rules) -> Cleaned:
+    """The line of a log that has no round due."""
     dirty = decision.bounds.dirty
     return Cleaned(
         partition=str(decision.info.facts.partition),
@@ -225,37 +262,85 @@ def _clean(
     job: Job,
     opened: AbstractContextManager[tuple[Engine, int]],
 ) -> Iterator[Cleaned]:
-    time = functools.cache(functools.partial(_time, directory, job))
-
-    def believed() -> int | None:  # called once this process holds the directory
-        clock, doubt = time()
-        return None if doubt else clock.latest_ms
-
-    with DirectoryOwner(
-        directory, configs, job.fs, job.clock,
-        producer_id_expiration_ms=job.broker.producer_id_expiration_ms,
-        believed=believed, noted=lambda: time()[0].latest_ms,
-        heals_txn_indexes=job.wish.rules is not Rules.KAFKA_43,
-        clock_jump_max_ms=job.broker.clock_jump_max_ms,
-    ) as owner:  # fmt: skip
-        clock, doubt = time()
-        if doubt:
-            yield from (Cleaned(str(partition), doubt, finding=True) for partition in configs)
+    with Owned.of(directory, configs, job) as owned, opened as (engine, at_once):
+        if owned.doubt:
+            yield from (Cleaned(str(partition), owned.doubt, finding=True) for partition in configs)
             return
-        if job.args.now is None:
-            owner.see(clock.latest_ms)
-        rules, now_ms = job.wish.rules, clock.now_ms
-        wish = replace(job.wish, stamp_ms=clock.latest_ms, steps=clock.record.steps)
-        with opened as (engine, at_once):
-            refused = _look_through(engine, owner, job, now_ms)
-            decisions = [decide(info, now_ms, wish) for info in owner.logs()]
-            for line in (_left_alone(d, rules) for d in decisions if not d.due):
-                yield replace(line, outcome=refused.get(line.partition, line.outcome))
-            memory, due = _task_memory(job, at_once), order(decisions, rules)
-            rate = job.broker.log_cleaner_io_max_bytes_per_second / max(min(at_once, len(due)), 1)
-            round_id = f"clean-{SystemClock().now_ms()}-{os.getpid()}"
-            plans = [sized_plan(d, round_id, rules, memory, rate) for d in due]
-            yield from _run(engine, plans, owner, job)
+        lines, due = due_now(owned.owner, engine, owned.clock, job)
+        yield from lines
+        plans = plans_of(due, _task_memory(job, at_once), at_once, job)
+        yield from _run(engine, plans, owned.owner, job)
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A directory that is ours for a while.
+
+    Attributes:
+        clock: the time to decide by. doubt: why it is not trusted; then nothing may be cleaned.
+    """
+
+    owner: DirectoryOwner
+    clock: ClockVerdict
+    doubt: str
+
+    @staticmethod
+    @contextlib.contextmanager
+    def of(
+        directory: Path,
+        configs: Mapping[TopicPartition, TopicConfig],
+        job: Job,
+        handed: Handed | None = None,
+    ) -> Iterator[Owned]:
+        """Open and close it; `handed`: as another process left it for us. Raises LockHeld."""
+        time = functools.cache(functools.partial(time_of, directory, job))
+
+        def believed() -> int | None:  # called once this process holds the directory
+            clock, doubt = time()
+            return None if doubt else clock.latest_ms
+
+        with DirectoryOwner(
+            directory, configs, job.fs, job.clock,
+            producer_id_expiration_ms=job.broker.producer_id_expiration_ms,
+            believed=believed, noted=lambda: time()[0].latest_ms,
+            heals_txn_indexes=job.wish.rules is not Rules.KAFKA_43,
+            clock_jump_max_ms=job.broker.clock_jump_max_ms, handed=handed,
+        ) as owner:  # fmt: skip
+            clock, doubt = time()
+            if not doubt and job.args.now is None:
+                owner.see(clock.latest_ms)
+            yield Owned(owner, clock, doubt)
+
+
+def due_now(
+    owner: Owner, engine: Engine, clock: ClockVerdict, job: Job,
+    chosen: Container[str] | None = None,
+) -> tuple[list[Cleaned], list[Decision]]:  # fmt: skip
+    """The rounds that are due, in their order, and lines of the other logs.
+
+    `chosen`: the only logs that count, by name. What lacks summaries is looked through first.
+    """
+    now_ms = clock.now_ms
+    wish = replace(job.wish, stamp_ms=clock.latest_ms, steps=clock.record.steps)
+
+    def infos() -> Iterator[LogInfo]:
+        for info in owner.logs():
+            if chosen is None or str(info.facts.partition) in chosen:
+                yield info
+
+    refused = _look_through(engine, owner, infos(), job, now_ms)
+    decisions = [decide(info, now_ms, wish) for info in infos()]
+    lines = [left_alone(d, wish.rules) for d in decisions if not d.due]
+    lines = [replace(line, outcome=refused.get(line.partition, line.outcome)) for line in lines]
+    return lines, order(decisions, wish.rules)
+
+
+def plans_of(due: Sequence[Decision], memory: MapMemory, at_once: int, job: Job) -> list[RoundPlan]:
+    """A plan each; so many of them run `at_once`, with so much memory each."""
+    rules = job.wish.rules
+    rate = job.broker.log_cleaner_io_max_bytes_per_second / max(min(at_once, len(due)), 1)
+    round_id = f"clean-{SystemClock().now_ms()}-{os.getpid()}"
+    return [sized_plan(d, round_id, rules, memory, rate) for d in due]
 
 
 def _task_memory(job: Job, at_once: int) -> MapMemory:
@@ -265,7 +350,7 @@ def _task_memory(job: Job, at_once: int) -> MapMemory:
     return memory_of(job.memory.bytes, at_once, job.args.master)
 
 
-def _time(directory: Path, job: Job) -> tuple[ClockVerdict, str]:
+def time_of(directory: Path, job: Job) -> tuple[ClockVerdict, str]:
     """The time to decide by, and why it is not trusted (ADR-11); --now is always trusted."""
     if job.args.now is not None:
         return judge_clock(None, job.now_ms, 0.0, 0), ""
@@ -277,12 +362,14 @@ def _time(directory: Path, job: Job) -> tuple[ClockVerdict, str]:
     return verdict, ""
 
 
-def _look_through(engine: Engine, owner: DirectoryOwner, job: Job, now_ms: int) -> dict[str, str]:
+def _look_through(
+    engine: Engine, owner: Owner, infos: Iterable[LogInfo], job: Job, now_ms: int
+) -> dict[str, str]:
     """Make the missing summaries; returns, by log, why that failed.
 
     Of dirty segments only headers are read: the rounds that follow read the records.
     """
-    decisions = (decide(info, now_ms, job.wish) for info in owner.logs())
+    decisions = (decide(info, now_ms, job.wish) for info in infos)
     requests = requests_due(decisions, records=False)
     if not requests:
         return {}
@@ -295,11 +382,18 @@ def _look_through(engine: Engine, owner: DirectoryOwner, job: Job, now_ms: int) 
 def _run(
     engine: Engine, plans: Sequence[RoundPlan], owner: DirectoryOwner, job: Job
 ) -> Iterator[Cleaned]:
-    by_name = {plan.name: plan for plan in plans}
     with progress_bar("cleaning", job.clock) as on_progress:
         receipts = receipts_of(engine.submit(plans), on_progress)
-        for receipt, result in committed(receipts, owner, job.clock):
-            yield _line(by_name[receipt.name], receipt, result, engine.name)
+        yield from commit(plans, receipts, owner, job.clock, engine.name)
+
+
+def commit(
+    plans: Sequence[RoundPlan], receipts: Iterable[Receipt], owner: Owner, clock: Clock, engine: str
+) -> Iterator[Cleaned]:
+    """Commit receipts as they come; a line each."""
+    by_name = {plan.name: plan for plan in plans}
+    for receipt, result in committed(receipts, owner, clock):
+        yield _line(by_name[receipt.name], receipt, result, engine)
 
 
 @contextlib.contextmanager

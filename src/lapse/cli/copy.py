@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
@@ -23,6 +25,9 @@ from lapse.base.ids import check_topic_name
 from lapse.cli.remote import client_properties, print_rows
 from lapse.records.layout import Codec
 from lapse.spark.source.progress import CheckpointError, read_checkpoint
+
+if TYPE_CHECKING:
+    from lapse.spark.export.copy import CopySpec
 
 EXAMPLES = """\
 examples:
@@ -49,12 +54,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="how much at a time, of all partitions together (default: %(default)s)")  # fmt: skip
     add("--compression", choices=[codec.name.lower() for codec in Codec], default="none",
         help="of the batches written (default: %(default)s)")  # fmt: skip
+    add("--dry-run", action="store_true", help="see that it can be done, copy nothing")
     add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
     add("--json", action="store_true", help="one JSON object a line")
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit 0 once all that was there is copied."""
+    ends = client_properties(args.from_config), client_properties(args.to_config)
+    spec = spec_of(args, *ends)
+    from lapse.spark import source  # noqa: PLC0415
+    from lapse.spark.export.copy import SETTINGS, claim, copy_what_is_there  # noqa: PLC0415
+    from lapse.spark.session.session import SessionOptions, open_session, stop_jvm  # noqa: PLC0415
+
+    asyncio.run(claim(spec, RealFs(), dry_run=args.dry_run))
+    if not args.dry_run:
+        opened = open_session(SessionOptions(args.master, "lapse copy", SETTINGS))
+        try:
+            source.register(opened.spark)
+            copy_what_is_there(opened.spark, spec)
+        finally:
+            opened.spark.stop()
+            stop_jvm()
+    print_rows(copied(spec.checkpoint), _HEADER, _cells, as_json=args.json)
+    return 0
+
+
+def spec_of(
+    args: argparse.Namespace, from_client: Mapping[str, str], to_client: Mapping[str, str]
+) -> CopySpec:
+    """What the options say, with the clients' settings for both ends. Raises ConfigError."""
     topics = tuple(dict.fromkeys(args.topic))
     for name in (*topics, args.rename or topics[0]):
         check_topic_name(name)
@@ -62,44 +91,27 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--as {args.rename}: one topic can have another name, not several")
     if args.batch_offsets < 1:
         raise ConfigError(f"--batch-offsets {args.batch_offsets}: allowed is a number from 1 on")
-    ends = client_properties(args.from_config), client_properties(args.to_config)
     # pyspark takes a second to import: not before the options are right
-    from lapse.spark import source  # noqa: PLC0415
-    from lapse.spark.export.copy import (  # noqa: PLC0415
-        SETTINGS,
-        ClusterAddress,
-        CopySpec,
-        claim,
-        copy_what_is_there,
-    )
-    from lapse.spark.session.session import SessionOptions, open_session, stop_jvm  # noqa: PLC0415
+    from lapse.spark.export.copy import ClusterAddress, CopySpec  # noqa: PLC0415
 
-    spec = CopySpec(
-        ClusterAddress(args.from_, ends[0]), ClusterAddress(args.to_, ends[1]),
+    return CopySpec(
+        ClusterAddress(args.from_, from_client), ClusterAddress(args.to_, to_client),
         topics, args.checkpoint.absolute(),
         args.rename, args.by_key, args.batch_offsets, args.compression,
     )  # fmt: skip
-    asyncio.run(claim(spec, RealFs()))
-    opened = open_session(SessionOptions(args.master, "lapse copy", SETTINGS))
-    try:
-        source.register(opened.spark)
-        copy_what_is_there(opened.spark, spec)
-    finally:
-        opened.spark.stop()
-        stop_jvm()
-    _print(spec.checkpoint, as_json=args.json)
-    return 0
 
 
-def _print(checkpoint: Path, *, as_json: bool) -> None:
+def copied(checkpoint: Path) -> list[dict[str, Any]]:
     """Up to where each partition of the source is copied; none where all are empty."""
     try:
         ends = sorted(read_checkpoint(checkpoint).offsets.items())
     except CheckpointError:
         ends = []
-    print_rows(
-        [{"topic": p.topic, "partition": p.partition, "copied_to": end} for p, end in ends],
-        ["partition", "copied up to"],
-        lambda row: [f"{row['topic']}-{row['partition']}", str(row["copied_to"])],
-        as_json=as_json,
-    )
+    return [{"topic": p.topic, "partition": p.partition, "copied_to": end} for p, end in ends]
+
+
+_HEADER = ["partition", "copied up to"]
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    return [f"{row['topic']}-{row['partition']}", str(row["copied_to"])]

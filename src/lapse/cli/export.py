@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError
@@ -25,6 +26,10 @@ from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.cli import options, remote
 from lapse.cli.output import show_table
+
+if TYPE_CHECKING:
+    from lapse.spark.export.look import SourceTopic
+    from lapse.spark.export.run import ExportOptions
 
 EXAMPLES = """\
 examples:
@@ -45,42 +50,33 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--history", action="store_true", help="all values of a key, not only its last")
     add("--anew", action="store_true", help="make the table anew, whatever is there")
     options.add_settings(parser)
+    add("--dry-run", action="store_true", help="say what is new, write nothing")
     add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
     add("--json", action="store_true", help="one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit 0 once the table is up to date."""
-    check_topic_name(args.topic)
-    if args.to.exists() and not args.to.is_dir():
-        raise ConfigError(f"--to {args.to}: is not a directory")
-    said, _ = options.settings(args.settings)
+    folder, wish = table_of(args)
     # pyspark takes a second to import: not before the options are right
     from lapse.spark import source  # noqa: PLC0415
-    from lapse.spark.export import look  # noqa: PLC0415
-    from lapse.spark.export.decide import Kind  # noqa: PLC0415
     from lapse.spark.export.frames import Source  # noqa: PLC0415
-    from lapse.spark.export.run import ExportOptions, export  # noqa: PLC0415
+    from lapse.spark.export.run import export, would_do  # noqa: PLC0415
     from lapse.spark.export.table import Table  # noqa: PLC0415
     from lapse.spark.session.session import SessionOptions, open_session, stop_jvm  # noqa: PLC0415
 
-    if args.source:
-        log = look.in_files(args.topic, args.source, said)
+    log, table, clock = topic_of(args), Table(folder, RealFs()), SystemClock()
+    if args.dry_run:
+        done = would_do(table, lambda: log.look(clock), wish)
     else:
-        properties = remote.client_properties(args.command_config)
-        log = look.at_brokers(args.topic, args.bootstrap_server, properties, said)
-    kind = Kind.HISTORY if args.history else Kind.LATEST
-    wish = ExportOptions(kind, args.format == "delta", args.anew)
-    table = Table(args.to.absolute(), RealFs())
-    opened = open_session(SessionOptions(args.master, "lapse export", source.SETTINGS))
-    try:
-        source.register(opened.spark)
-        where = Source(opened.spark, log.options, args.topic, table.folder)
-        clock = SystemClock()
-        done = export(table, where, lambda: log.look(clock), wish, clock)
-    finally:
-        opened.spark.stop()
-        stop_jvm()
+        opened = open_session(SessionOptions(args.master, "lapse export", source.SETTINGS))
+        try:
+            source.register(opened.spark)
+            where = Source(opened.spark, log.options, args.topic, folder)
+            done = export(table, where, lambda: log.look(clock), wish, clock)
+        finally:
+            opened.spark.stop()
+            stop_jvm()
     columns = {
         "new offsets": lambda line: str(line.records_new),
         "partitions written": lambda line: str(line.partitions),
@@ -89,3 +85,27 @@ def run(args: argparse.Namespace) -> int:
     }
     show_table([done], columns, as_json=args.json)
     return 0
+
+
+def table_of(args: argparse.Namespace) -> tuple[Path, ExportOptions]:
+    """Where the table is, and what it is to hold. Raises ConfigError."""
+    check_topic_name(args.topic)
+    if args.to.exists() and not args.to.is_dir():
+        raise ConfigError(f"--to {args.to}: is not a directory")
+    options.settings(args.settings)
+    from lapse.spark.export.decide import Kind  # noqa: PLC0415  (pyspark, as above)
+    from lapse.spark.export.run import ExportOptions  # noqa: PLC0415
+
+    kind = Kind.HISTORY if args.history else Kind.LATEST
+    return args.to.absolute(), ExportOptions(kind, args.format == "delta", args.anew)
+
+
+def topic_of(args: argparse.Namespace) -> SourceTopic:
+    """What is to be exported, in files or at brokers. Raises what asking them raises."""
+    from lapse.spark.export import look  # noqa: PLC0415  (pyspark, as above)
+
+    said, _ = options.settings(args.settings)
+    if args.source:
+        return look.in_files(args.topic, args.source, said)
+    properties = remote.client_properties(args.command_config)
+    return look.at_brokers(args.topic, args.bootstrap_server, properties, said)

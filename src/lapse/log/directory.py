@@ -25,7 +25,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from msgspec import structs
@@ -523,10 +523,11 @@ class LogDirectory:
 
     # --- the end ---------------------------------------------------------------------------------
 
-    def close(self, *, clean: bool = True) -> None:
+    def close(self, *, clean: bool = True, at_last: Callable[[], None] = lambda: None) -> None:
         """Close all logs, checkpoint, write the marker if all can be trusted, give up the lock.
 
-        Raises the first error after all logs that could be closed are closed; no marker then.
+        `at_last` is called before the lock is given up, where all went well. Raises the first error
+        after all logs that could be closed are closed; no marker then.
         """
         failed: list[LapseError] = []
         try:
@@ -545,6 +546,8 @@ class LogDirectory:
                             self._env.fs, self.path, self._broker_epoch
                         )
                         self._write_roster(clean=True)
+            if not failed:
+                at_last()
         finally:
             disown(self._real, self._lock)
         if failed:

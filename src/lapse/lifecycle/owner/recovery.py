@@ -13,8 +13,12 @@ from lapse.log.partition_log import PartitionLog
 from lapse.log.swap import sweep_attempts
 
 
-def finish_rounds(log: PartitionLog, directory: LogDirectory, env: LogEnv) -> str | None:
+def finish_rounds(
+    log: PartitionLog, directory: LogDirectory, env: LogEnv, *, sweeps: bool = True
+) -> str | None:
     """Complete or forget what was under way; returns the id of a round whose commit it finished.
+
+    Without `sweeps` attempts stay: their round is still going on (`handover`).
 
     Raises StorageError.
     """
@@ -24,5 +28,6 @@ def finish_rounds(log: PartitionLog, directory: LogDirectory, env: LogEnv) -> st
 
     one = CommitEnv(env.fs, env.clock, set_checkpoint, log.latest_ms)
     round_id = finish_commit(log.dir, one)
-    sweep_attempts(env.fs, log.dir)
+    if sweeps:
+        sweep_attempts(env.fs, log.dir)
     return round_id

@@ -103,12 +103,12 @@ class Claim(msgspec.Struct, frozen=True):
     rename: str | None
 
 
-async def claim(spec: CopySpec, fs: Fs) -> None:
+async def claim(spec: CopySpec, fs: Fs, *, dry_run: bool = False) -> None:
     """See that it can be done, and make the checkpoint this copy's, or see that it is.
 
-    Raises ConfigError where a topic is not there, has too few partitions at the target, or would be
-    copied to itself, and where the checkpoint is another's; StorageError where that cannot be read
-    or written; ConnectionLost and KafkaError.
+    A dry run sees the same, and makes nothing. Raises ConfigError where a topic is not there, has
+    too few partitions at the target, or would be copied to itself, and where the checkpoint is
+    another's; StorageError where that cannot be read or written; ConnectionLost and KafkaError.
     """
     here, there = await spec.source.look(), await spec.target.look()
     for topic in spec.topics:
@@ -120,6 +120,8 @@ async def claim(spec: CopySpec, fs: Fs) -> None:
     except FileNotFoundError:
         if (spec.checkpoint / "offsets").exists():
             raise ConfigError(f"{spec.checkpoint}: another query's checkpoint, no copy's") from None
+        if dry_run:
+            return
         fs.make_dir(spec.checkpoint)
         fs.replace_file(path, msgspec.json.encode(mine))
     except (OSError, msgspec.DecodeError) as e:

@@ -1,6 +1,8 @@
 """One run of an export, from what is there to what it leaves.
 
-Only one at a time on a table: the folder is locked. Whatever ends it, the table is as it was or as
+Only one at a time on a table: the folder is locked. A session that is not here cannot hold a lock
+as long as a run takes; its tasks lock the beginning and the end, and the end sees whether another
+run was there in between. Whatever ends it, the table is as it was or as
 it shall be (`table`).
 """
 
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
@@ -30,7 +32,7 @@ from lapse.spark.export.decide import (
     is_late,
     only_more,
 )
-from lapse.spark.export.table import LOCK, Table, is_there, names_of
+from lapse.spark.export.table import LOCK, Table, attempt_of, is_there, names_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,23 @@ class Done:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A run that is under way.
+
+    Attributes:
+        run_id: of the folder that its files are written to first.
+        state: what the table says of itself until the run's end.
+        newest: version of the Delta table, None without one.
+    """
+
+    run_id: str
+    state: ExportState
+    newest: int | None
+    log: LogNow
+    run: Run
+
+
 def export(
     table: Table,
     source: frames.Source,
@@ -76,22 +95,89 @@ def export(
 
     Raises ConfigError where the table is another one, or in use; what reading and writing raise.
     """
-    table.fs.make_dir(table.folder)
-    with _locked(table):
-        newest = delta.newest_version(table.folder) if wish.delta else None
-        state = table.state(newest)
+    with locked(table):
+        started = begin(table, look, wish)
+        more = write(source, started, wish.kind)
+        done = end(table, started, more, wish, clock)
+        if done is None:
+            started = late(started)
+            more = write(source, started, wish.kind)
+            done = end(table, started, more, wish, clock)
+    assert done is not None
+    return done
+
+
+def would_do(table: Table, look: Callable[[], LogNow], wish: ExportOptions) -> Done:
+    """What a run would have to read, and what the table has; changes nothing. Raises as `export`.
+
+    A run of Delta's that was cut short before its end counts as not done.
+    """
+    state = table.left() if table.folder.is_dir() else None
+    if state is not None or table.folder.is_dir():
         _require_format(table, state, wish)
-        log = look()
-        run = decide(state, log, wish.kind, anew=wish.anew)
-        if state is None:
-            before = BEFORE_DELTA if wish.delta else None
-            table.commit(ExportState(log.topic, log.topic_id, wish.kind, 0, {}, before))
-        partitions = _written(table, source, run, wish.kind)
-        if not (run.anew or run.late) and state is not None and _is_slow(state, log, clock):
-            run = replace(run, late="reading took longer than delete.retention.ms left")
-            partitions = _written(table, source, run, wish.kind)
-        left = ExportState(log.topic, log.topic_id, wish.kind, log.now_ms, partitions)
-        removed = _put_in_place(table, state, left, wish, newest)
+    run = decide(state, look(), wish.kind, anew=wish.anew)
+    return Done(
+        records_new=sum(step.end - step.start for step in run.steps.values()),
+        partitions=len(changed(run)),
+        files=0 if state is None else len(names_of(state.partitions)),
+        files_removed=0,
+        why=run.anew or run.late,
+    )
+
+
+def begin(table: Table, look: Callable[[], LogNow], wish: ExportOptions) -> Started:
+    """See what is to be done; the table is then ready for files. The caller holds its lock."""
+    newest = delta.newest_version(table.folder) if wish.delta else None
+    state = table.state(newest)
+    _require_format(table, state, wish)
+    log = look()
+    run = decide(state, log, wish.kind, anew=wish.anew)
+    if state is None:
+        before = BEFORE_DELTA if wish.delta else None
+        state = ExportState(log.topic, log.topic_id, wish.kind, 0, {}, before)
+        table.commit(state)
+    run_id = secrets.token_hex(6)
+    table.begin(run_id)
+    return Started(run_id, state, newest, log, run)
+
+
+def late(started: Started) -> Started:
+    """The same run, which must look for every key: `end` found it too slow."""
+    why = "reading took longer than delete.retention.ms left"
+    return replace(started, run=replace(started.run, late=why))
+
+
+def write(source: frames.Source, started: Started, kind: Kind) -> frozenset[int]:
+    """Have Spark write the rows of what changes, where they are not in place yet.
+
+    Returns partitions that keep their files, and get more.
+    """
+    run, steps, more = started.run, changed(started.run), set[int]()
+    if steps:
+        if kind is Kind.HISTORY and not run.late:
+            more = only_more(run, kind, frames.deletions(source, run))
+        rows = frames.rows_of(source, run, kind, more)
+        offsets = sum(step.end - step.start for step in steps.values())
+        place = attempt_of(source.folder, started.run_id)
+        frames.write(rows, place, 1 + offsets // frames.FILE_RECORDS_MAX)
+    return frozenset(more)
+
+
+def end(
+    table: Table, started: Started, more: Collection[int], wish: ExportOptions, clock: Clock
+) -> Done | None:
+    """Make what was written count; None: it took too long, and nothing counts (`late`).
+
+    The caller holds the lock. Raises ConfigError where another run was there meanwhile.
+    """
+    run, state, log = started.run, started.state, started.log
+    table.require_under_way(started.run_id, state)
+    if not (run.anew or run.late) and _is_slow(state, log, clock):
+        table.begin_again(started.run_id)
+        return None
+    partitions = _brought(table, started, more)
+    left = ExportState(log.topic, log.topic_id, wish.kind, log.now_ms, partitions)
+    removed = _put_in_place(table, state, left, wish, started.newest)
     return Done(
         records_new=sum(step.end - step.start for step in run.steps.values()),
         partitions=len(changed(run)),
@@ -102,7 +188,9 @@ def export(
 
 
 @contextmanager
-def _locked(table: Table) -> Iterator[None]:
+def locked(table: Table) -> Iterator[None]:
+    """One run at a time."""
+    table.fs.make_dir(table.folder)
     with closing(table.fs.open_append(table.folder / LOCK)) as lock:
         try:
             fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -127,22 +215,12 @@ def _is_slow(state: ExportState, log: LogNow, clock: Clock) -> bool:
     return known is None or is_late(state.asked_ms, clock.now_ms(), known)
 
 
-def _written(
-    table: Table, source: frames.Source, run: Run, kind: Kind
-) -> Mapping[int, PartitionState]:
-    """Write the rows of what changes; the table's partitions with them, not in place yet."""
-    steps, brought, more = changed(run), {}, set()
-    if steps:
-        run_id = secrets.token_hex(6)
-        if kind is Kind.HISTORY and not run.late:
-            more = only_more(run, kind, frames.deletions(source, run))
-        rows = frames.rows_of(source, run, kind, more)
-        offsets = sum(step.end - step.start for step in steps.values())
-        attempt = table.attempt(run_id)
-        frames.write(rows, attempt, 1 + offsets // frames.FILE_RECORDS_MAX)
-        brought = table.bring(attempt, run_id)
+def _brought(table: Table, started: Started, more: Collection[int]) -> Mapping[int, PartitionState]:
+    """The table's partitions with what was written, which is not in place yet."""
+    steps = changed(started.run)
+    brought = table.bring(started.run_id) if steps else {}
     found = {}
-    for partition, step in run.steps.items():
+    for partition, step in started.run.steps.items():
         files = step.files
         if partition in steps:
             files = (*(files if partition in more else ()), *brought.get(partition, ()))
@@ -152,14 +230,14 @@ def _written(
 
 def _put_in_place(
     table: Table,
-    state: ExportState | None,
+    state: ExportState,
     left: ExportState,
     wish: ExportOptions,
     newest: int | None,
 ) -> int:
     """Make the new files count; returns how many others are gone."""
     if wish.delta:
-        before = set() if state is None else names_of(state.partitions)
+        before = names_of(state.partitions)
         after = names_of(left.partitions)
         change = delta.Change(tuple(sorted(after - before)), tuple(sorted(before - after)))
         version = 0 if newest is None else newest + 1

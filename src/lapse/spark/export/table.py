@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from lapse.base.errors import CorruptData
+from lapse.base.errors import ConfigError, CorruptData
 from lapse.base.fs import Fs
 from lapse.spark.export.decide import ExportState, PartitionState
 
@@ -56,6 +56,10 @@ class Table:
             self.settle(state)
         return state
 
+    def left(self) -> ExportState | None:
+        """What the last run left, as it stands; None where there was none. Raises CorruptData."""
+        return self._read(STATE)
+
     def _read(self, name: str) -> ExportState | None:
         path = self.folder / name
         try:
@@ -70,13 +74,29 @@ class Table:
     def _write(self, name: str, state: ExportState) -> None:
         self.fs.replace_file(self.folder / name, msgspec.json.encode(state))
 
-    def attempt(self, run_id: str) -> Path:
-        """Where a run's files are written; it does not exist yet."""
+    def begin(self, run_id: str) -> None:
+        """Be ready for a run's files."""
         self.fs.make_dir(self.folder / ATTEMPTS)
-        return self.folder / ATTEMPTS / run_id
+        self.fs.write_file(self._mark(run_id), b"")
 
-    def bring(self, attempt: Path, run_id: str) -> dict[int, tuple[str, ...]]:
+    def begin_again(self, run_id: str) -> None:
+        """Forget what the run has written so far."""
+        self.fs.remove_tree(attempt_of(self.folder, run_id))
+
+    def require_under_way(self, run_id: str, state: ExportState) -> None:
+        """That no other run was here since this one began; raises ConfigError, CorruptData."""
+        if not self._mark(run_id).exists() or self._read(STATE) != state:
+            raise ConfigError(
+                f"--to {self.folder}: another export has written to it meanwhile; run this again"
+            )
+
+    def _mark(self, run_id: str) -> Path:
+        """A file that whoever begins next sweeps away (`settle`)."""
+        return self.folder / ATTEMPTS / f"{run_id}.begun"
+
+    def bring(self, run_id: str) -> dict[int, tuple[str, ...]]:
         """Move what was written to where it will be, hidden; its names by partition."""
+        attempt = attempt_of(self.folder, run_id)
         brought: dict[int, tuple[str, ...]] = {}
         for path in sorted(attempt.glob("partition=*/*" + _DATA)):
             number = int(path.parent.name.partition("=")[2])
@@ -120,6 +140,11 @@ class Table:
             self.fs.fsync_dir(folder)
         self.fs.remove_tree(self.folder / ATTEMPTS)
         return gone
+
+
+def attempt_of(folder: Path, run_id: str) -> Path:
+    """Where a run's files are written first."""
+    return folder / ATTEMPTS / run_id
 
 
 def names_of(partitions: Mapping[int, PartitionState]) -> set[str]:

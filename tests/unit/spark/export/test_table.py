@@ -10,7 +10,7 @@ import pytest
 from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs, RealFs
 from lapse.spark.export.decide import BEFORE_DELTA, ExportState, Kind, PartitionState
-from lapse.spark.export.table import LOCK, PENDING, STATE, Table, is_there, names_of
+from lapse.spark.export.table import LOCK, PENDING, STATE, Table, attempt_of, is_there, names_of
 from lapse.testing.crash_fs import Crashed, CrashFs
 
 
@@ -36,9 +36,10 @@ def shown(folder: Path) -> set[bytes]:
 def run(folder: Path, fs: Fs, run_id: str, rows: dict[int, bytes]) -> None:
     table = Table(folder, fs)
     table.state()
-    attempt = table.attempt(run_id)
+    table.begin(run_id)
+    attempt = attempt_of(folder, run_id)
     written(attempt, rows)
-    new = state_of(table.bring(attempt, run_id))
+    new = state_of(table.bring(run_id))
     table.commit(new)
     table.settle(new)
 
@@ -89,9 +90,10 @@ def test_delta_counts_once_its_version_is_there(tmp_path: Path) -> None:
     table = Table(folder, RealFs())
     table.commit(state_of({}, BEFORE_DELTA))
     for newest, counts in ((None, False), (0, True)):
-        attempt = table.attempt("one")
+        table.begin("one")
+        attempt = attempt_of(folder, "one")
         written(attempt, {0: b"a"})
-        new = state_of(table.bring(attempt, "one"), 0)
+        new = state_of(table.bring("one"), 0)
         table.show(sorted(names_of(new.partitions)))
         table.announce(new)
         assert table.state(newest) == (new if counts else state_of({}, BEFORE_DELTA))

@@ -1,0 +1,86 @@
+"""`export` over a session: tasks begin and end a run, the session's own jobs write its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from lapse.base.clock import SystemClock
+from lapse.base.fs import RealFs
+from lapse.cli import export as command
+from lapse.spark.actions.commands import answer_of
+from lapse.spark.actions.jobs import Jobs
+from lapse.spark.actions.task import Command, answered, client_file, parsed
+from lapse.spark.export import run
+from lapse.spark.export.frames import Source
+from lapse.spark.export.table import Table
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """What the first task found.
+
+    Attributes:
+        options: of `format("lapse")`, to read the topic by.
+        started: the run; None after a dry run, which is `done` at once.
+    """
+
+    options: Mapping[str, str]
+    started: run.Started | None
+    done: run.Done | None = None
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What the last task is to make count: the run, and partitions that get more files."""
+
+    command: Command
+    started: run.Started
+    more: frozenset[int]
+
+
+def export_topic(jobs: Jobs, asked: Command) -> run.Done:
+    """Raises ConfigError, ActionFailed, and what Spark raises of its own jobs."""
+    args = parsed(asked.words)
+    folder, wish = command.table_of(args)
+    begun: Begun = answer_of(
+        jobs.one("beginning an export", begin, msgspec.json.encode(asked)), Begun
+    )
+    if begun.started is None:
+        assert begun.done is not None
+        return begun.done
+    source = Source(jobs.spark, begun.options, args.topic, folder)
+    started = begun.started
+    while True:
+        written = Written(asked, started, run.write(source, started, wish.kind))
+        answer = jobs.one("ending an export", end, msgspec.json.encode(written))
+        done: run.Done | None = answer_of(answer, run.Done | None)
+        if done is not None:
+            return done
+        started = run.late(started)
+
+
+# --- in a task ------------------------------------------------------------------------------------
+
+
+@answered
+def begin(encoded: bytes) -> Begun:
+    """What is to be done, with the table locked."""
+    asked = msgspec.json.decode(encoded, type=Command)
+    with client_file(asked) as words:
+        args = parsed(words)
+        folder, wish = command.table_of(args)
+        topic, table, clock = command.topic_of(args), Table(folder, RealFs()), SystemClock()
+    if args.dry_run:
+        return Begun(topic.options, None, run.would_do(table, lambda: topic.look(clock), wish))
+    with run.locked(table):
+        return Begun(topic.options, run.begin(table, lambda: topic.look(clock), wish))
+
+
+@answered
+def end(encoded: bytes) -> run.Done | None:
+    """Make it count, with the table locked again; None where all must be written once more."""
+    written = msgspec.json.decode(encoded, type=Written)
+    folder, wish = command.table_of(parsed(written.command.words))
+    table = Table(folder, RealFs())
+    with run.locked(table):
+        return run.end(table, written.started, written.more, wish, SystemClock())
