@@ -176,6 +176,10 @@ class Cluster(AbstractAsyncContextManager["Cluster"]):
         """Drop a topic's metadata, which has turned out wrong."""
         self._topics.pop(name, None)
 
+    def forget_all(self) -> None:
+        """Drop all metadata, and keep the connections: for who comes after another."""
+        self._topics.clear()
+
     def failed(self, connection: BrokerConnection, topic: str) -> None:
         """Close the connection of a broker that did not answer, and drop the topic's metadata."""
         connection.close()

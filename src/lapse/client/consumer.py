@@ -94,11 +94,23 @@ class Consumer(AbstractAsyncContextManager["Consumer"]):
     """Reads partitions that it is given; an async context manager and iterator."""
 
     def __init__(
-        self, bootstrap: str, config: ConsumerConfig = DEFAULTS, *, login: Login = PLAINTEXT
+        self,
+        bootstrap: str | Cluster,
+        config: ConsumerConfig = DEFAULTS,
+        *,
+        login: Login = PLAINTEXT,
     ) -> None:
-        """`bootstrap` is HOST:PORT, or several with commas; raises ConfigError."""
+        """`bootstrap` is HOST:PORT, or several with commas; raises ConfigError.
+
+        Or a cluster that is somebody else's, who closes it.
+        """
         self._config = config
-        self._cluster = Cluster(parse_bootstrap(bootstrap), login)
+        self._is_own = not isinstance(bootstrap, Cluster)
+        self._cluster = (
+            bootstrap
+            if isinstance(bootstrap, Cluster)
+            else Cluster(parse_bootstrap(bootstrap), login)
+        )
         self._positions: dict[TopicPartition, int] = {}
         self._fetching: dict[int, asyncio.Task[_Answer]] = {}
         self._ready: deque[Fetched] = deque()
@@ -108,13 +120,14 @@ class Consumer(AbstractAsyncContextManager["Consumer"]):
         await self.close()
 
     async def close(self) -> None:
-        """Cancel all Fetch requests and close the connections."""
+        """Cancel all Fetch requests and close the consumer's own connections."""
         fetching = list(self._fetching.values())
         for task in fetching:
             task.cancel()
         await asyncio.gather(*fetching, return_exceptions=True)
         self._fetching.clear()
-        self._cluster.close()
+        if self._is_own:
+            self._cluster.close()
 
     # --- positions --------------------------------------------------------------------------------
 

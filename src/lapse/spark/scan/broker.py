@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
-from queue import Empty, Queue
-from threading import Event, Thread
-from typing import Any, TypeVar
+from queue import SimpleQueue
+from typing import TypeVar
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.client.cluster import Cluster, parse_bootstrap
+from lapse.client.cluster import Cluster
 from lapse.client.consumer import Consumer, ConsumerConfig
 from lapse.client.fetched import Fetched
-from lapse.client.login import login
 from lapse.client.range_reader import DEFAULTS, FetchLimits, OffsetRange, read_range
+from lapse.spark.scan.connections import connections
 from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import LATEST, Bounds, SourceOptions
 from lapse.spark.scan.plan import BrokerSlice, Extent, Pruning, Split, named, offset_in
@@ -33,6 +33,7 @@ T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_MAX_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _AHEAD = 2  # answers that wait to be looked at
+PACKED_OFFSETS_MAX = 10_000  # read in less time than a task takes, if records are not huge
 _GONE = {
     ErrorCode.OFFSET_OUT_OF_RANGE: "offset {} is gone",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "not there any more",
@@ -44,7 +45,7 @@ _GONE = {
 
 
 def plan(options: SourceOptions, pruning: Pruning) -> list[Split]:
-    """What to read, a task for each partition at least, and `minPartitions` where offsets allow.
+    """What to read: small partitions share a task, and `minPartitions` is kept if offsets allow.
 
     Raises ConfigError where something named is not there, DataLost where offsets are not,
     KafkaError and ConnectionLost.
@@ -64,9 +65,9 @@ def plan(options: SourceOptions, pruning: Pruning) -> list[Split]:
             p: (max(begin[p], pruning.offset_from), min(until[p], pruning.offset_until))
             for p in sorted(extents)
         }
-        return [Split((one,)) for one in _cut(options, ranges)]
+        return list(_packed(_cut(options, ranges), _packed_max(options, ranges)))
 
-    return asyncio.run(_with_consumer(options, ask))
+    return _with_consumer(options, ask)
 
 
 def starts(options: SourceOptions) -> dict[TopicPartition, int]:
@@ -76,21 +77,48 @@ def starts(options: SourceOptions) -> dict[TopicPartition, int]:
         extents = await _extents(consumer, options)
         return await _resolved(consumer, extents, options.starting, options)
 
-    return asyncio.run(_with_consumer(options, ask))
+    return _with_consumer(options, ask)
 
 
 def extents(options: SourceOptions, *, lenient: bool = False) -> dict[TopicPartition, Extent]:
     """Each selected partition as it is now; `lenient` leaves out what is named and not there."""
     ask = partial(_extents, options=options, lenient=lenient)
-    return asyncio.run(_with_consumer(options, ask))
+    return _with_consumer(options, ask)
 
 
-async def _with_consumer(options: SourceOptions, ask: Callable[[Consumer], Awaitable[T]]) -> T:
+def _with_consumer(options: SourceOptions, ask: Callable[[Consumer], Awaitable[T]]) -> T:
     config = ConsumerConfig(
         read_committed=options.committed, default_api_timeout_ms=options.api_timeout_ms
     )
-    async with Consumer(options.bootstrap, config, login=login(options.client)) as consumer:
-        return await ask(consumer)
+
+    async def use(cluster: Cluster) -> T:
+        async with Consumer(cluster, config) as consumer:
+            return await ask(consumer)
+
+    return connections().use(options.bootstrap, options.client, use).result()
+
+
+def _packed_max(options: SourceOptions, ranges: Mapping[TopicPartition, tuple[int, int]]) -> int:
+    """Offsets of small slices that share a task: no more than leave `minPartitions` tasks."""
+    total = sum(max(until - begin, 0) for begin, until in ranges.values())
+    wanted = options.partitions_min
+    share = total // wanted if wanted > 1 else PACKED_OFFSETS_MAX
+    return min(PACKED_OFFSETS_MAX, share, options.records_max or PACKED_OFFSETS_MAX)
+
+
+def _packed(slices: Iterable[BrokerSlice], offsets_max: int) -> Iterator[Split]:
+    """Neighbours together while they are small: a task costs more than so few records."""
+    held: list[BrokerSlice] = []
+    offsets = 0
+    for one in slices:
+        more = one.offset_until - one.offset_from
+        if held and offsets + more > offsets_max:
+            yield Split(held)
+            held, offsets = [], 0
+        held.append(one)
+        offsets += more
+    if held:
+        yield Split(held)
 
 
 def _cut(
@@ -156,72 +184,66 @@ def read_slice(
 ) -> Iterator[Fetched]:
     """What there is of a slice, batches whole.
 
-    Fetched by a thread of its own, so that the next answer comes while the last is looked at.
-    Raises as `range_reader.read_range`, and DataLost where offsets of it were deleted, which says
-    where it goes on.
+    The next answer is fetched while the last is looked at. Raises as `range_reader.read_range`, and
+    DataLost where offsets of it were deleted, which says where it goes on.
     """
-    answers: Queue[Fetched | BaseException | None] = Queue(_AHEAD)
-    stopped = Event()
-    work = partial(_fetch_all, part, committed, limits, answers, stopped)
-    thread = Thread(target=work, name="lapse-fetch", daemon=True)
-    thread.start()
+    brokers, answers = connections(), _Answers()
+    fetch = partial(_fetch_all, part, committed, limits, answers)
+    fetching = brokers.use(part.bootstrap, part.client, fetch)
     try:
-        while (one := answers.get()) is not None:
-            if isinstance(one, BaseException):
+        while (one := answers.got.get()) is not None:
+            brokers.call(answers.room.release)
+            if isinstance(one, Exception):
                 raise one
             yield one
     finally:
-        stopped.set()
-        with contextlib.suppress(
-            Empty
-        ):  # a producer that waits for room must see that the reader is gone
-            while True:
-                answers.get_nowait()
-        thread.join()
+        fetching.cancel()
 
 
-def _fetch_all(
-    part: BrokerSlice,
-    committed: bool,
-    limits: FetchLimits,
-    answers: Queue[Any],
-    stopped: Event,
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """On their way from the loop's thread to a task's; None is the end, an error too.
+
+    Attributes:
+        room: taken before an answer is put, and given back for each that was taken out.
+    """
+
+    got: SimpleQueue[Fetched | Exception | None] = field(default_factory=SimpleQueue)
+    room: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, _AHEAD))
+
+
+async def _fetch_all(
+    part: BrokerSlice, committed: bool, limits: FetchLimits, answers: _Answers, cluster: Cluster
 ) -> None:
+    """Put all answers into the queue, and then None or what went wrong."""
     wanted = OffsetRange(part.partition, part.offset_from, part.offset_until)
     reached = part.offset_from
-
-    async def fetch() -> None:
-        nonlocal reached
-        async with Cluster(parse_bootstrap(part.bootstrap), login(part.client)) as cluster:
+    end: Exception | None = None
+    try:
+        try:
             reading = read_range(cluster, wanted, committed=committed, limits=limits)
             async with contextlib.aclosing(reading):
                 async for one in reading:
-                    await asyncio.to_thread(answers.put, one)
+                    await answers.room.acquire()
+                    answers.got.put(one)
                     reached = one.next_offset
-                    if stopped.is_set():
-                        return
-
-    end: BaseException | None = None
-    try:
-        asyncio.run(fetch())
-    except BaseException as e:  # noqa: BLE001  (it is the task's)
+        except KafkaError as e:
+            if e.code not in _GONE:
+                raise
+            end = await _lost(part, reached, e, limits, cluster)
+    except Exception as e:  # noqa: BLE001  (it is the task's)
         end = e
-    if isinstance(end, KafkaError) and end.code in _GONE:
-        try:
-            end = asyncio.run(_lost(part, reached, end, limits))
-        except BaseException as e:  # noqa: BLE001  (the log start cannot be read)
-            end = e
-    answers.put(end)
+    answers.got.put(end)
 
 
 async def _lost(
-    part: BrokerSlice, offset: int, refused: KafkaError, limits: FetchLimits
+    part: BrokerSlice, offset: int, refused: KafkaError, limits: FetchLimits, cluster: Cluster
 ) -> DataLost:
     """What is said of an offset that is gone, with where the log begins if that is beyond it."""
     said = f"{part.partition}: {_GONE[refused.code].format(offset)}: {refused}"
     if refused.code != ErrorCode.OFFSET_OUT_OF_RANGE:
         return DataLost(said)
     config = ConsumerConfig(default_api_timeout_ms=limits.api_timeout_ms)
-    async with Consumer(part.bootstrap, config, login=login(part.client)) as consumer:
+    async with Consumer(cluster, config) as consumer:
         first = (await consumer.beginning_offsets([part.partition]))[part.partition]
     return DataLost(said, goes_on_at=first if first > offset else None)

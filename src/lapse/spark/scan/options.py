@@ -55,6 +55,7 @@ OPTIONS: Mapping[str, str] = {
         "where no record is that young: latest (default), to begin at the end, or error"
     ),
     "maxOffsetsPerTrigger": "of a stream: no more offsets a batch, over all partitions",
+    "maxBytesPerTrigger": "of a stream from files: about so many bytes of segments a batch",
     "minOffsetsPerTrigger": "of a stream: a batch waits for so many offsets, over all partitions",
     "maxTriggerDelay": "of a stream: but no longer than this after the last one (default 15m)",
     "maxRecordsPerPartition": "no more offsets a Spark partition",
@@ -88,7 +89,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "fetchOffset.numRetries": "kafka.default.api.timeout.ms says how long brokers are tried",
     "fetchOffset.retryIntervalMs": "kafka.default.api.timeout.ms says how long brokers are tried",
 }
-_IN_WRITING: Mapping[str, str] = {
+IN_WRITING: Mapping[str, str] = {
     "includeHeaders": "headers are written where the rows have a column of that name",
 }
 TOMBSTONE_VALUES = "lapse.tombstone.values.enable"
@@ -111,8 +112,11 @@ _PATH_HELP = "log directories, comma-separated, or HOST:PORT,HOST:PORT…"
 _BATCH_ONLY = frozenset({"endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"})
 _DELETE_MORE = ("deleteConsumedCheckpoint", "deleteConsumedCheckpoints", "deleteConsumedGroups")
 _STREAM_ONLY = frozenset(
-    {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "deleteConsumed"}
-) | frozenset(_DELETE_MORE)
+    {
+        "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+        "deleteConsumed", *_DELETE_MORE,
+    }
+)  # fmt: skip
 _OF_QUERY = re.compile(r"checkpointlocation$|queryname$|asyncprogresstracking", re.IGNORECASE)
 _WRITE = frozenset({"topic", TOMBSTONE_VALUES})
 _PRODUCER_NUMBERS = ("delivery.timeout.ms", "request.timeout.ms", "max.request.size")
@@ -191,6 +195,7 @@ class SourceOptions:
         pattern: internal topics (`__…`) are only read when named in full.
         partitions: exactly these; None: all of the topics.
         offsets_max: of a stream, what a batch may have; None is no limit.
+        bytes_max: the same in bytes of segments; not both, and not from brokers.
         offsets_min: of a stream, what a batch waits for, for `trigger_delay_ms` at most.
         records_max: offsets of one Spark partition; None is no limit.
         deletion: of a stream, whether what it has read is deleted.
@@ -214,6 +219,7 @@ class SourceOptions:
     partition_bytes_max: int = _MAX_PARTITION_BYTES
     valued_tombstones: bool = True
     offsets_max: int | None = None
+    bytes_max: int | None = None
     offsets_min: int = 0
     trigger_delay_ms: int = _TRIGGER_DELAY_MS
     records_max: int | None = None
@@ -261,6 +267,12 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
         raise ConfigError(
             f"option minOffsetsPerTrigger={offsets_min}: is more than maxOffsetsPerTrigger"
         )
+    bytes_max = take("maxBytesPerTrigger", _positive, None)
+    if bytes_max and (offsets_max or _BOOTSTRAP in options):
+        raise ConfigError(
+            f"option maxBytesPerTrigger={bytes_max}: not with maxOffsetsPerTrigger, and not from "
+            "brokers, which do not say how large records are"
+        )
     return SourceOptions(
         paths=_paths(options),
         bootstrap=options.get(_BOOTSTRAP, ""),
@@ -283,6 +295,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
         partition_bytes_max=take("maxPartitionBytes", _positive, _MAX_PARTITION_BYTES),
         valued_tombstones=take(TOMBSTONE_VALUES, boolean, True),
         offsets_max=offsets_max,
+        bytes_max=bytes_max,
         offsets_min=offsets_min or 0,
         trigger_delay_ms=take("maxTriggerDelay", _duration_ms, _TRIGGER_DELAY_MS),
         records_max=take("maxRecordsPerPartition", _positive, None),
@@ -325,8 +338,8 @@ def parse_write_options(
         raise ConfigError("a log is only appended to: mode append")
     if streaming:
         given = {name: text for name, text in given.items() if not _OF_QUERY.match(name)}
-    _warn_of(given, {**WITHOUT_EFFECT, **_IN_WRITING})
-    of_writing = {name.lower() for name in _IN_WRITING}
+    _warn_of(given, {**WITHOUT_EFFECT, **IN_WRITING})
+    of_writing = {name.lower() for name in IN_WRITING}
     options = _known({n: text for n, text in given.items() if n.lower() not in of_writing})
     take = _Taker(options)
     if "path" in options or _BOOTSTRAP not in options:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from lapse.base.clock import SystemClock
 from lapse.base.ids import TopicPartition
-from lapse.spark.scan import broker
+from lapse.spark.scan import broker, byte_limit
 from lapse.spark.scan import plan as files
+from lapse.spark.scan.byte_limit import Offsets
 from lapse.spark.scan.options import SourceOptions
 from lapse.spark.scan.plan import Extent, Pruning, Split
 
@@ -32,3 +33,10 @@ def extents(options: SourceOptions, *, lenient: bool = False) -> dict[TopicParti
     if options.bootstrap:
         return broker.extents(options, lenient=lenient)
     return files.extents(options, SystemClock(), lenient=lenient)
+
+
+def ends_within(
+    options: SourceOptions, begin: Offsets, latest: Offsets, bytes_max: int
+) -> dict[TopicPartition, int]:
+    """Where a stream's batch of so many bytes ends; of files alone (`maxBytesPerTrigger`)."""
+    return byte_limit.ends_within(options, begin, latest, bytes_max, SystemClock())

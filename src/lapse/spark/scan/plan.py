@@ -171,7 +171,7 @@ def starts(options: SourceOptions, clock: Clock) -> dict[TopicPartition, int]:
     """Where a stream begins in each selected partition; raises as `plan`."""
     return {
         log.partition: _resolved(log, options.starting, options, _upper(log, options), clock)
-        for log in _logs(options, clock)
+        for log in logs(options, clock)
     }
 
 
@@ -181,11 +181,12 @@ def extents(
     """Each selected partition as it is now; `lenient` leaves out what is named and not there."""
     return {
         log.partition: Extent(log.start_offset, max(log.start_offset, _upper(log, options)))
-        for log in _logs(options, clock, lenient=lenient)
+        for log in logs(options, clock, lenient=lenient)
     }
 
 
-def _logs(options: SourceOptions, clock: Clock, *, lenient: bool = False) -> Iterator[Log]:
+def logs(options: SourceOptions, clock: Clock, *, lenient: bool = False) -> Iterator[Log]:
+    """Each selected log as it is now; raises as `extents`."""
     for partition, (directory, log_start) in sorted(_chosen(options, lenient=lenient).items()):
         try:
             yield look(directory, partition, log_start, clock)

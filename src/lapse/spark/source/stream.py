@@ -30,6 +30,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
@@ -79,8 +80,10 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = place.extents(self._options, lenient=True)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        limit = self._options.offsets_max
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        wish = self._options
+        if wish.bytes_max is not None:
+            return ReadMaxBytes(wish.bytes_max)
+        return ReadAllAvailable() if wish.offsets_max is None else ReadMaxRows(wish.offsets_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next batch ends; raises DataLost where a partition, or its end, is gone."""
@@ -101,6 +104,8 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if isinstance(limit, ReadMaxRows):
             latest = limited(known, latest, limit.max_rows)
+        elif isinstance(limit, ReadMaxBytes):
+            latest = place.ends_within(self._options, known, latest, limit.max_bytes)
         return position_of(latest, {**ids, **ids_of(there)})
 
     def _waits_for_more(self, begin: Offsets, latest: Offsets) -> bool:

@@ -21,6 +21,7 @@ from lapse.client.range_reader import FetchLimits
 from lapse.records.builder import NewRecord, build_batch
 from lapse.spark.scan import broker as source_broker
 from lapse.spark.scan import place
+from lapse.spark.scan.connections import Connections, connections
 from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import parse_options
 from lapse.spark.scan.plan import BrokerSlice, Pruning, Split
@@ -123,9 +124,8 @@ def test_every_record_once(broker: Broker) -> None:
     few = {"maxRecordsPerPartition": "30"}
     assert read(broker, **few) == of(0, 0, 100) + of(1, 0, 20)
     splits = place.plan(parse_options(asked(broker, **few)), Pruning())
-    assert [one.offset_until - one.offset_from for s in splits for one in s.slices] == [25] * 4 + [
-        20
-    ]
+    offsets = [one.offset_until - one.offset_from for s in splits for one in s.slices]
+    assert offsets == [*[25] * 4, 20]
 
 
 @pytest.mark.parametrize(
@@ -326,10 +326,95 @@ def test_a_topic_that_goes_while_it_is_read(broker: Broker) -> None:
             pass
 
 
-def test_who_stops_reading_leaves_no_thread(broker: Broker) -> None:
+def test_who_stops_reading_leaves_nothing_under_way(broker: Broker) -> None:
+    """Time and again: what is asked for and not taken must not add up in the loop's thread."""
     wanted = BrokerSlice(broker.bootstrap, {}, A0, 0, 100)
     limits = FetchLimits(partition_bytes_max=1)  # an answer has one batch
-    reading = source_broker.read_slice(wanted, committed=False, limits=limits)
-    next(reading)
-    reading.close()
-    assert not [t for t in threading.enumerate() if t.name == "lapse-fetch"]
+    for _ in range(20):
+        reading = source_broker.read_slice(wanted, committed=False, limits=limits)
+        next(reading)
+        reading.close()
+    assert under_way(connections()) == 0
+    assert len(list(source_broker.read_slice(wanted, committed=False, limits=limits))) == 50
+
+
+def under_way(brokers: Connections) -> int:
+    """Tasks in the loop, once those that were cancelled have ended."""
+
+    async def count() -> int:
+        for _ in range(100):
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            if not others:
+                break
+            await asyncio.sleep(0.01)
+        return len(others)
+
+    return asyncio.run_coroutine_threadsafe(count(), brokers._loop).result(30)
+
+
+def test_a_slow_reader_is_not_overrun(broker: Broker) -> None:
+    """Two answers wait at most, and one is on its way."""
+    wanted = BrokerSlice(broker.bootstrap, {}, A0, 0, 100)
+    limits = FetchLimits(partition_bytes_max=1)
+    answers = source_broker._Answers()
+    fetch = partial(source_broker._fetch_all, wanted, False, limits, answers)
+    fetching = connections().use(broker.bootstrap, {}, fetch)
+    while answers.got.qsize() < 2:
+        assert not fetching.done()
+    with pytest.raises(TimeoutError):
+        fetching.result(0.2)
+    assert answers.got.qsize() == 2
+    fetching.cancel()
+    assert under_way(connections()) == 0
+
+
+# --- small partitions share a task ------------------------------------------------------------
+
+
+def small(*offsets: int) -> list[BrokerSlice]:
+    return [BrokerSlice("b:1", {}, TopicPartition("t", n), 5, 5 + o) for n, o in enumerate(offsets)]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "most", "packed"),
+    [
+        ([], 100, []),
+        ([10, 20, 30], 100, [3]),
+        ([50, 50, 1], 100, [2, 1]),
+        ([60, 50, 40], 100, [1, 2]),
+        ([500, 1, 500, 1], 100, [1, 1, 1, 1]),
+        ([1, 1, 1], 0, [1, 1, 1]),
+    ],
+)
+def test_neighbours_share_a_task(offsets: list[int], most: int, packed: list[int]) -> None:
+    slices = small(*offsets)
+    splits = list(source_broker._packed(slices, most))
+    assert [len(split.slices) for split in splits] == packed
+    assert [one for split in splits for one in split.slices] == slices
+
+
+@pytest.mark.parametrize(
+    ("given", "most"),
+    [
+        ({}, source_broker.PACKED_OFFSETS_MAX),
+        ({"minPartitions": "1"}, source_broker.PACKED_OFFSETS_MAX),
+        ({"minPartitions": "4"}, 25),
+        ({"maxRecordsPerPartition": "30"}, 30),
+        ({"maxRecordsPerPartition": "20", "minPartitions": "4"}, 20),
+    ],
+)
+def test_how_many_offsets_share_a_task(given: dict[str, str], most: int) -> None:
+    options = parse_options({"kafka.bootstrap.servers": "b:1", **given})
+    ranges = {A0: (0, 60), A1: (10, 50), TopicPartition("a", 2): (9, 3)}
+    assert source_broker._packed_max(options, ranges) == most
+
+
+def test_many_small_partitions_are_few_tasks(broker: Broker) -> None:
+    broker.do(lambda node: create(node, "wide", 30))
+    for n in range(30):
+        broker.write(TopicPartition("wide", n), 0, 3)
+    options = parse_options(asked(broker, subscribe="wide"))
+    assert [len(split.slices) for split in place.plan(options, Pruning())] == [30]
+    assert read(broker, subscribe="wide") == [x for n in range(30) for x in of(n, 0, 6)]
+    at_least = parse_options(asked(broker, subscribe="wide", minPartitions="10"))
+    assert len(place.plan(at_least, Pruning())) == 10

@@ -155,6 +155,8 @@ def test_times_as_spark_writes_them(text: str | None, delay_ms: int) -> None:
         ({"maxTriggerDelay": "-1s"}, "is no time like 90s or 15m"),
         ({"minOffsetsPerTrigger": "0"}, "must be at least 1"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "=9: is more than max"),
+        ({"maxBytesPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "=9: not with maxOffsets"),
+        ({"maxBytesPerTrigger": "0"}, "must be at least 1"),
     ],
 )
 def test_what_makes_no_sense_in_a_stream(given: dict[str, str], said: str) -> None:

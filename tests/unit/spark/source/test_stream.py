@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
@@ -108,6 +108,7 @@ def test_without_a_word_it_begins_at_the_end() -> None:
         ({"endingOffsetsByTimestamp": "{}"}, True),
         ({"maxOffsetsPerTrigger": "5"}, False),
         ({"minOffsetsPerTrigger": "5"}, False),
+        ({"maxBytesPerTrigger": "5"}, False),
         ({"maxTriggerDelay": "5s"}, False),
     ],
 )
@@ -127,6 +128,19 @@ def test_a_batch_may_be_limited(tmp_path: Path) -> None:
         seen += read(stream, position, after)
         position = after
     assert seen == [f"a:{n}" for n in range(4 * RECORDS)]
+
+
+def test_a_batch_may_be_limited_by_bytes(tmp_path: Path) -> None:
+    write(tmp_path, A, 300)
+    stream = reader(tmp_path, maxBytesPerTrigger="5000")
+    limit = stream.getDefaultReadLimit()
+    assert limit == ReadMaxBytes(5000)
+    position, seen, steps = stream.initialOffset(), [], 0
+    while (after := stream.latestOffset(position, limit)) != position:
+        seen += read(stream, position, after)
+        position, steps = after, steps + 1
+    assert seen == [f"a:{n}" for n in range(300 * RECORDS)]
+    assert steps > 2
 
 
 @pytest.mark.parametrize(
