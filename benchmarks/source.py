@@ -3,12 +3,12 @@
     .venv/bin/python -m benchmarks.source [--megabytes 512] [--runs 5] [--master local[2]]
 
 One session, one broker (ours), the same records (16-byte keys, 100-byte values, batches of 100,
-four partitions) for all: from the broker's files, from the broker, through the connector, and from
-Parquet files of the same rows; and from `Again`, which hands Spark the same batch over and over:
-what any source in Python costs, were its own work nothing. Who does the same takes turns, so that a
-machine that slows down slows everybody; the first turn, with class loading and compiling, is told
-apart. A case that reads a single record says what a query costs before it reads anything. CPU is
-that of driver, JVM and Python workers; the broker's is told apart.
+four partitions) for all: from the broker's files, as a source and by `read_arrow`; from the broker,
+through the connector, and from Parquet files of the same rows; and from `Again`, which hands Spark
+the same batch over and over: what any source in Python costs, were its own work nothing. Who does
+the same takes turns, so that a machine that slows down slows everybody; the first turn, with class
+loading and compiling, is told apart. A case that reads a single record says what a query costs
+before it reads anything. CPU is that of driver, JVM and Python workers; the broker's is told apart.
 
 The connector's jars come from Maven (`--no-connector`, or a machine without `mvn`, leaves it out).
 Spark has it for its own version or the one before: `CONNECTOR`. Writes
@@ -45,7 +45,7 @@ from benchmarks.broker.peers import TICKS, cpu_seconds
 from benchmarks.common import save
 from lapse.client.admin import Admin
 from lapse.records.columns import TYPES
-from lapse.spark import source
+from lapse.spark import read_arrow, source
 from lapse.spark.export import copy as source_copy
 from lapse.spark.session.session import SessionOptions, open_session
 from lapse.testing.broker_process import BrokerProcess
@@ -238,6 +238,11 @@ class Places:
         reader = self.spark.read.format(name).options(**where, subscribe=TOPIC)
         return reader.option("columns", ",".join(columns or TYPES)).load()
 
+    def arrow(self, columns: tuple[str, ...] = ()) -> DataFrame:
+        """The rows of `lapse` from files, by `read_arrow`."""
+        options = {"path": str(self.broker.data), "subscribe": TOPIC}
+        return read_arrow(self.spark, options, columns=",".join(columns or TYPES))
+
     def connector(self, columns: tuple[str, ...] = ()) -> DataFrame:
         options = {**self.at_broker, "subscribe": TOPIC, "includeHeaders": "true"}
         frame = self.spark.read.format("kafka").options(**options).load()
@@ -301,6 +306,7 @@ def cases_of(places: Places, records: int) -> dict[str, Case]:
     path, broker = {"path": str(places.broker.data)}, places.at_broker
     readers: dict[str, Callable[..., DataFrame]] = {
         "path": partial(places.lapse, path),
+        "arrow": places.arrow,
         "broker": partial(places.lapse, broker),
         "connector": places.connector,
         "parquet": places.of_parquet,
@@ -315,7 +321,7 @@ def cases_of(places: Places, records: int) -> dict[str, Case]:
                 query = partial(read, columns)
                 cases[f"{what}, {who}"] = Case(lambda q=query: to_nowhere(q()), records)
         if who != "again":
-            wanted = ("offset",) if who in ("path", "broker") else ()
+            wanted = ("offset",) if who in ("path", "arrow", "broker") else ()
             first = partial(first_record, read)
             cases[f"count, {who}"] = Case(partial(count, read, wanted, records), records)
             cases[f"one record, {who}"] = Case(lambda q=first: to_nowhere(q()), 1)

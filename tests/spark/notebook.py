@@ -18,9 +18,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from lapse.base.errors import ConfigError
-from lapse.spark import actions
-from lapse.spark.actions.jobs import Jobs
+from lapse.spark import actions, read_arrow
 from lapse.spark.session.java import find_java
+from lapse.spark.session.jobs import Jobs
 
 SETTINGS = {"cleanup.policy": "compact", "min.compaction.lag.ms": 0}
 TOPIC, GROUP, KEY = "orders", "readers", "k3"
@@ -53,6 +53,11 @@ def walk(spark: SparkSession, root: Path, broker: str) -> dict[str, Rows]:
     note("prove_erased", gone)
     note("prove_erased, there", actions.prove_erased(
         spark, topic="users", replica=[logs], key=[KEY], report=root / "report.json", **signed
+    ))  # fmt: skip
+    wanted = {"columns": "topic,partition,offset,key,value"}
+    note("read_arrow", read_arrow(spark, wanted, path=str(logs)))
+    note("read_arrow of a broker", read_arrow(
+        spark, {**wanted, "kafka.bootstrap.servers": broker, "subscribe": TOPIC}
     ))  # fmt: skip
     with_broker(spark, root, broker, found)
     return found
@@ -93,7 +98,8 @@ def progress_of(spark: SparkSession) -> list[tuple[str, int, int]]:
 
 def rows_of(frame: DataFrame) -> Rows:
     """As JSON has them."""
-    return [json.loads(json.dumps(row.asDict(recursive=True))) for row in frame.collect()]
+    rows = [row.asDict(recursive=True) for row in frame.collect()]
+    return [json.loads(json.dumps(row, default=bytearray.decode)) for row in rows]
 
 
 # --- a client of Spark Connect --------------------------------------------------------------------

@@ -21,7 +21,7 @@ from lapse.client.admin import Admin
 from lapse.client.producer import Producer
 from lapse.lifecycle.erase.sign import load_or_make_key
 from lapse.spark import actions
-from lapse.spark.actions.jobs import Jobs
+from lapse.spark.session.jobs import Jobs
 from lapse.spark.session.session import OpenSession
 from lapse.testing.broker_process import BrokerProcess
 from tests.spark.conftest import QUICK_JAVA
@@ -138,6 +138,9 @@ def look_at(found: dict[str, Rows], root: Path) -> None:
     assert each("verify", "type", "partition", "fine") == [("log", name, True) for name in logs]
     assert found["verify"][1]["removed"]["superseded"] > 0
     look_at_export(found, root)
+    users = {row["key"]: row["value"] for row in found["read_arrow"] if row["topic"] == "users"}
+    assert users == dict(overwritten())
+    assert each("read_arrow of a broker", "offset") == list(range(RECORDS))
     assert each("prove_erased", "state") == ["proven"]
     assert each("prove_erased, there", "state") == ["remains"]
     assert found["prove_erased, there"][0]["report"] == (root / "report.json").read_text()

@@ -29,9 +29,10 @@ from lapse.spark.actions.clean import clean_logs
 from lapse.spark.actions.commands import Act, frame_of, json_of, output_of, rows_of
 from lapse.spark.actions.copy import CopyWish, copy_topics
 from lapse.spark.actions.export import export_topic
-from lapse.spark.actions.jobs import ActionFailed, Jobs, OnProgress, ignore_progress
 from lapse.spark.actions.task import Command
-from lapse.spark.actions.words import PathLike, path_in, paths_in, words_of
+from lapse.spark.actions.words import words_of
+from lapse.spark.session.jobs import ActionFailed, Jobs, OnProgress, ignore_progress
+from lapse.spark.session.paths import PathLike, path_in, paths_in
 
 Paths = PathLike | Sequence[PathLike]
 Texts = str | Sequence[str]

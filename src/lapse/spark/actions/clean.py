@@ -36,10 +36,10 @@ from lapse.lifecycle.round.run import receipts_of
 from lapse.log.export import copy_logs
 from lapse.metadata.policies import find_policies
 from lapse.spark.actions.commands import answer_of
-from lapse.spark.actions.jobs import ActionFailed, Jobs
 from lapse.spark.actions.task import answered, parsed
 from lapse.spark.rounds.bins import pack
 from lapse.spark.rounds.task import encode_bin, run_one
+from lapse.spark.session.jobs import ActionFailed, Jobs
 
 ENGINE = "spark"
 

@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 
 from lapse.base.errors import ConfigError
 from lapse.cli.main import USAGE
-from lapse.spark.actions.jobs import ActionFailed, Jobs, OnProgress
 from lapse.spark.actions.task import Command, Ended, parsed, run_command
+from lapse.spark.session.jobs import ActionFailed, Jobs, OnProgress
 
 logger = logging.getLogger("lapse.spark.actions")
 

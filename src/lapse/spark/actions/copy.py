@@ -11,9 +11,9 @@ import msgspec
 from lapse.base.fs import RealFs
 from lapse.cli import copy as command
 from lapse.spark.actions.commands import answer_of
-from lapse.spark.actions.jobs import Jobs, Work
 from lapse.spark.actions.task import answered, parsed
 from lapse.spark.export.copy import CopySpec, claim, copy_what_is_there
+from lapse.spark.session.jobs import Jobs, Work
 
 
 class CopyWish(msgspec.Struct, frozen=True):

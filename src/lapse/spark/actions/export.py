@@ -10,11 +10,11 @@ from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.cli import export as command
 from lapse.spark.actions.commands import answer_of
-from lapse.spark.actions.jobs import Jobs
 from lapse.spark.actions.task import Command, answered, client_file, parsed
 from lapse.spark.export import run
 from lapse.spark.export.frames import Source
 from lapse.spark.export.table import Table
+from lapse.spark.session.jobs import Jobs
 
 
 class Begun(msgspec.Struct, frozen=True):

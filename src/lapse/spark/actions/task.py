@@ -21,7 +21,7 @@ from lapse.base.errors import ConfigError, LapseError, unreadable
 from lapse.base.extras import needed_for
 from lapse.base.fs import RealFs, temporary_folder
 from lapse.cli.main import ENVIRONMENT, USAGE, build_parser
-from lapse.spark.actions.jobs import Work
+from lapse.spark.session.jobs import Work
 
 
 class Command(msgspec.Struct, frozen=True):

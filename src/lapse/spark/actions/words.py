@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
-
-from pyspark.sql import SparkSession
-
-from lapse.base.errors import ConfigError
-
-PathLike = str | os.PathLike[str]
 
 
 def words_of(command: str, place: str | None, options: Mapping[str, object]) -> tuple[str, ...]:
@@ -42,31 +35,3 @@ def _words(name: str, value: object) -> Iterable[str]:
 def _text(value: object) -> str:
     """Python's words for yes and no are not Kafka's."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def path_in(spark: SparkSession, name: str, path: PathLike | None) -> str | None:
-    """A path as tasks see it. Raises ConfigError for one that means nothing there."""
-    if path is None:
-        return None
-    text = os.fspath(path)
-    if os.path.isabs(text):
-        return text
-    if is_connected(spark):
-        raise ConfigError(
-            f"{name}={text}: allowed is an absolute path, as Spark's workers see it: this client "
-            "may run elsewhere"
-        )
-    return os.path.abspath(text)
-
-
-def paths_in(
-    spark: SparkSession, name: str, paths: PathLike | Sequence[PathLike] | None
-) -> list[str]:
-    """One path or several."""
-    some = [paths] if isinstance(paths, (str, os.PathLike)) else paths or []
-    return [found for path in some if (found := path_in(spark, name, path)) is not None]
-
-
-def is_connected(spark: SparkSession) -> bool:
-    """Whether a session is a client of Spark Connect."""
-    return not hasattr(spark, "_jsparkSession")

@@ -16,8 +16,8 @@ from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
 from lapse.spark.actions.clean import Begun, Made, Wish, begin, finish
 from lapse.spark.actions.commands import answer_of
-from lapse.spark.actions.jobs import ActionFailed
 from lapse.spark.rounds.task import run_one
+from lapse.spark.session.jobs import ActionFailed
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.rounds import (
     NOW,

@@ -16,8 +16,8 @@ from lapse.cli.main import build_parser, main
 from lapse.spark import actions
 from lapse.spark.actions import columns
 from lapse.spark.actions.commands import json_of, printed
-from lapse.spark.actions.jobs import ActionFailed
 from lapse.spark.actions.task import Ended
+from lapse.spark.session.jobs import ActionFailed
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten
 

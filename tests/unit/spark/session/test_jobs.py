@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import pyarrow as pa
 
-from lapse.spark.actions.jobs import _answers
+from lapse.spark.session.jobs import _answers
 
 REQUESTS = [b"a", b"b", b"c"]
 
