@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from lapse.base.errors import ConfigError
-from lapse.spark import actions, read_arrow
+from lapse.spark import actions, read_arrow, source
 from lapse.spark.session.java import find_java
 from lapse.spark.session.jobs import Jobs
 
@@ -59,6 +59,9 @@ def walk(spark: SparkSession, root: Path, broker: str) -> dict[str, Rows]:
     note("read_arrow of a broker", read_arrow(
         spark, {**wanted, "kafka.bootstrap.servers": broker, "subscribe": TOPIC}
     ))  # fmt: skip
+    where = f"path '{logs}', columns 'offset'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW seen USING lapse OPTIONS ({where})")
+    note("in SQL", spark.sql("SELECT count(*) AS records FROM seen"))
     with_broker(spark, root, broker, found)
     return found
 
@@ -131,6 +134,9 @@ def main() -> None:
     except ConfigError as e:
         found["a path from here"] = [{"text": str(e)}]
     found["progress"] = [{"told": progress_of(spark)}]
+    source.register(spark)
+    rows = spark.read.format("lapse").option("kafka.bootstrap.servers", broker).load()
+    found["with filters"] = [{"records": rows.where(f"topic = '{TOPIC}' and offset < 9").count()}]
     sys.stdout.write(json.dumps(found))
     spark.stop()
 

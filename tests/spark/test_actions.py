@@ -83,6 +83,7 @@ def test_all_of_them_under_spark_connect(places: tuple[Path, str]) -> None:
     found = connected(*places)
     [refused] = found.pop("a path from here")
     assert refused["text"].startswith("path=data: allowed is an absolute path")
+    assert found.pop("with filters") == [{"records": 9}]
     [progress] = found.pop("progress")
     look_at_progress([tuple(one) for one in progress["told"]])
     look_at(found, places[0])
@@ -140,6 +141,7 @@ def look_at(found: dict[str, Rows], root: Path) -> None:
     look_at_export(found, root)
     users = {row["key"]: row["value"] for row in found["read_arrow"] if row["topic"] == "users"}
     assert users == dict(overwritten())
+    assert each("in SQL", "records") == [len(found["read_arrow"])]
     assert each("read_arrow of a broker", "offset") == list(range(RECORDS))
     assert each("prove_erased", "state") == ["proven"]
     assert each("prove_erased, there", "state") == ["remains"]

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lapse.base.extras import needed_for
+
 if TYPE_CHECKING:
     from lapse.spark.arrow import read_arrow
 
@@ -20,6 +22,7 @@ def __getattr__(name: str) -> Any:
     """Spark is imported when the name is used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from lapse.spark.arrow import read_arrow  # noqa: PLC0415
+    with needed_for("lapse.spark.read_arrow"):
+        from lapse.spark.arrow import read_arrow  # noqa: PLC0415
 
     return read_arrow

@@ -21,18 +21,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import DataFrame, SparkSession
-
 from lapse.base.errors import ConfigError
-from lapse.spark.actions import columns
-from lapse.spark.actions.clean import clean_logs
-from lapse.spark.actions.commands import Act, frame_of, json_of, output_of, rows_of
-from lapse.spark.actions.copy import CopyWish, copy_topics
-from lapse.spark.actions.export import export_topic
-from lapse.spark.actions.task import Command
-from lapse.spark.actions.words import words_of
-from lapse.spark.session.jobs import ActionFailed, Jobs, OnProgress, ignore_progress
-from lapse.spark.session.paths import PathLike, path_in, paths_in
+from lapse.base.extras import needed_for
+
+with needed_for("lapse.spark.actions"):
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lapse.spark.actions import columns
+    from lapse.spark.actions.clean import clean_logs
+    from lapse.spark.actions.commands import Act, frame_of, json_of, output_of, rows_of
+    from lapse.spark.actions.copy import CopyWish, copy_topics
+    from lapse.spark.actions.export import export_topic
+    from lapse.spark.actions.task import Command
+    from lapse.spark.actions.words import words_of
+    from lapse.spark.session.jobs import ActionFailed, Jobs, OnProgress, ignore_progress
+    from lapse.spark.session.paths import PathLike, path_in, paths_in
 
 Paths = PathLike | Sequence[PathLike]
 Texts = str | Sequence[str]
@@ -142,7 +145,10 @@ def erase(
         "keep_settings": keep_settings, "dry_run": dry_run,
         "sign_with": path_in(spark, "sign_with", sign_with), "bootstrap_server": bootstrap_server,
     }  # fmt: skip
-    found = columns.ERASE_DRY_RUN if dry_run else columns.ERASE
+    with needed_for("lapse.spark.actions.erase"):
+        from lapse.spark.actions.erase_columns import ERASE, ERASE_DRY_RUN  # noqa: PLC0415
+
+    found = ERASE_DRY_RUN if dry_run else ERASE
     return rows_of(spark, Act(words_of("erase", None, options), found, client), on_progress)
 
 

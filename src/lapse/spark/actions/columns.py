@@ -25,7 +25,6 @@ from pyspark.sql.types import (
 )
 
 from lapse.cli.clean import Cleaned
-from lapse.cli.erase import Intent, Row
 from lapse.lifecycle.outlook.explain import Explained
 from lapse.lifecycle.outlook.plan import PlanLine
 from lapse.spark.export.run import Done
@@ -127,7 +126,6 @@ PLAN = struct_of(PlanLine)
 CLEAN = struct_of(Cleaned)
 VERIFY = struct_of(Verified).add("pass", LongType())  # which one, from 1, where there are several
 EXPLAIN = StructType([one for one in struct_of(Explained) if one.name != "finding"])
-ERASE, ERASE_DRY_RUN = struct_of(Row), struct_of(Intent)
 PROVE_ERASED = struct_of(Proven)
 DELETE_CONSUMED = struct_of(Consumed)
 COPY = struct_of(Copied)

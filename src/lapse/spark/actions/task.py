@@ -97,10 +97,13 @@ def _run(command: Command) -> int:
 
 
 def parsed(words: Sequence[str]) -> Namespace:
-    """What the words mean. Raises ConfigError as the command's own parser would print it."""
+    """What the words mean. Raises ConfigError as the command's own parser would print it.
+
+    And MissingExtra where the command cannot be imported.
+    """
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with needed_for(f"lapse {words[0]}"), contextlib.redirect_stderr(said):
             return build_parser(words[0]).parse_args(list(words))
     except SystemExit as e:
         text = said.getvalue().strip().removeprefix("lapse: ")

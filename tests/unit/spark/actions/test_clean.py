@@ -79,6 +79,19 @@ def test_what_is_planned_and_made_is_committed(data: Path) -> None:
     assert begun(asked).plans == ()
 
 
+def test_a_last_task_that_runs_again_finds_it_done(data: Path) -> None:
+    """As Spark does it where a worker dies between the commit and the answer."""
+    asked = wish(data)
+    found = begun(asked)
+    receipts = made(found)
+    first = ended(asked, found, receipts)
+    before = records_in(data / "t-0")
+    again = ended(asked, found, receipts)
+    assert [line.outcome for line in again] == ["cleaned", "cleaned"]
+    assert [line.first_dirty_after for line in again] == [line.first_dirty_after for line in first]
+    assert records_in(data / "t-0") == before
+
+
 def test_a_log_that_somebody_wrote_to_meanwhile_is_left_as_it_is(data: Path) -> None:
     """And the other one is cleaned."""
     asked = wish(data)

@@ -6,6 +6,8 @@ import argparse
 import inspect
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from pyspark.sql.types import StructType
 from lapse.base.errors import ConfigError
 from lapse.cli.main import build_parser, main
 from lapse.spark import actions
-from lapse.spark.actions import columns
+from lapse.spark.actions import columns, erase_columns
 from lapse.spark.actions.commands import json_of, printed
 from lapse.spark.actions.task import Ended
 from lapse.spark.session.jobs import ActionFailed
@@ -50,6 +52,44 @@ def test_an_action_takes_what_its_command_takes(name: str) -> None:
     taken = set(inspect.signature(action).parameters) - OF_ACTIONS
     assert taken == wanted
     assert "on_progress" in inspect.signature(action).parameters
+
+
+@pytest.mark.parametrize("missing", ["pyarrow", "pyspark"])
+@pytest.mark.parametrize("name", ["actions", "read_arrow"])
+def test_who_has_not_all_packages_hears_what_to_install(missing: str, name: str) -> None:
+    said = without(missing, f"from lapse.spark import {name}")
+    assert f"lapse.spark.{name} needs the package {missing}" in said
+    assert said.endswith("pip install 'lapse[spark]'")
+
+
+def test_only_erase_needs_what_signs() -> None:
+    assert without("cryptography", "from lapse.spark import actions; actions.plan; 1 / 0") == (
+        "ZeroDivisionError: division by zero"
+    )
+    erasing = "from lapse.spark import actions; actions.erase(None, replica='/d')"
+    said = without("cryptography", erasing)
+    assert "lapse.spark.actions.erase needs the package cryptography" in said
+    proving = "from lapse.spark import actions; actions.prove_erased(None, topic='t', replica='/d')"
+    said = without("cryptography", proving)
+    assert "lapse prove-erased needs the package cryptography" in said
+
+
+def without(package: str, program: str) -> str:
+    """The last line of what a program says that fails without a package."""
+    hide = (
+        "import sys\n"
+        "class Hidden:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name.partition('.')[0] == '{package}':\n"
+        "            raise ModuleNotFoundError(name=name)\n"
+        "sys.meta_path.insert(0, Hidden())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", hide + program],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    return done.stderr.strip().splitlines()[-1]
 
 
 def test_all_that_verify_prints_has_a_column(
@@ -93,7 +133,8 @@ def test_the_page_names_all_columns() -> None:
         f"{name}{dry.replace(', ', '_')}".upper(): re.findall(r"`(\w+)`", found)
         for name, dry, found in rows
     }
-    schemas = {k: v for k, v in vars(columns).items() if isinstance(v, StructType)}
+    found = {**vars(columns), **vars(erase_columns)}
+    schemas = {name: one for name, one in found.items() if isinstance(one, StructType)}
     assert told == {name: found.names for name, found in schemas.items()}
     assert len(told) == len(actions.__all__)  # an error is no action, and a dry run has its own
 
