@@ -65,11 +65,9 @@ WAIT_MS = 20  # the longest poll: a look-up behind it on the same connection wai
 # kafka-python takes these from packages that are not among our development tools.
 KAFKA_PYTHON_LACKS = {
     "snappy": "snappy",
-    "zstd": "zstd",
     "v0-snappy": "snappy",
     "v1-snappy": "snappy",
     "v0-lz4": "xxhash",  # to mend v0's wrong checksum with
-    "compacted": "zstd",
 }
 # aiokafka refuses v0's wrong checksum; its compiled parser takes all messages of an answer to be
 # in the format of the first.
