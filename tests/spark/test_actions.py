@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.client.admin import Admin
 from lapse.client.producer import Producer
@@ -39,9 +40,12 @@ async def fill(bootstrap: str) -> None:
         quick = {"cleanup.policy": "compact,delete", "segment.ms": "1"}
         for name in (TOPIC, "copied"):
             await admin.create_topic(name, partitions=1, configs=quick)
-    async with Producer(bootstrap) as producer:
-        for n in range(RECORDS):
-            await producer.send(TOPIC, b"k%d" % (n % 10), b"v%d" % n)
+    now_ms = SystemClock().now_ms() - 10_000
+    for first in (0, RECORDS // 2):  # a batch each, and as they are a second apart, a segment
+        async with Producer(bootstrap) as producer:
+            for n in range(first, first + RECORDS // 2):
+                at_ms = now_ms + 50 * n
+                await producer.send(TOPIC, b"k%d" % (n % 10), b"v%d" % n, None, at_ms)
 
 
 def commit(bootstrap: str) -> None:
@@ -58,7 +62,7 @@ def places(tmp_path: Path) -> Iterator[tuple[Path, str]]:
         pass
     shutil.copytree(tmp_path / "logs", tmp_path / "before")
     load_or_make_key(RealFs(), tmp_path / "key.pem")
-    with BrokerProcess(tmp_path / "broker") as broker:
+    with BrokerProcess(tmp_path / "broker", {"lapse.roll.time": "record"}) as broker:
         asyncio.run(fill(broker.bootstrap))
         commit(broker.bootstrap)
         yield tmp_path, broker.bootstrap

@@ -34,7 +34,7 @@ from lapse.lifecycle.round.plan import MapMemory, RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.run import receipts_of
 from lapse.log.export import copy_logs
-from lapse.metadata.policies import find_policies
+from lapse.metadata.policies import Policies, find_policies
 from lapse.spark.actions.commands import answer_of
 from lapse.spark.actions.task import answered, parsed
 from lapse.spark.rounds.bins import pack
@@ -92,7 +92,8 @@ def clean_logs(jobs: Jobs, words: tuple[str, ...]) -> list[Cleaned]:
         answers = jobs.all(f"cleaning {len(begun.plans)} logs", make, encoded)
     except ActionFailed:
         nothing = Made(wish, msgspec.structs.replace(begun, handed=Handed({})), ())
-        jobs.one("giving up", finish, msgspec.json.encode(nothing))  # opening sweeps what is left
+        with contextlib.suppress(ActionFailed):  # opening sweeps what is left, now or next time
+            jobs.one("giving up", finish, msgspec.json.encode(nothing))
         raise
     receipts = [r for one in answers for r in msgspec.json.decode(one, type=tuple[Receipt, ...])]
     made = Made(wish, begun, tuple(receipts))
@@ -109,11 +110,9 @@ def clean_logs(jobs: Jobs, words: tuple[str, ...]) -> list[Cleaned]:
 def begin(encoded: bytes) -> Begun:
     """Decide and plan, with the directory locked."""
     wish = msgspec.json.decode(encoded, type=Wish)
-    args = parsed(wish.words)
+    job, policies = _job(wish)
+    args = job.args
     partitions = options.chosen_partitions(args)
-    given, given_defaults = options.settings(args.settings)
-    policies = find_policies(args.logdir, given, given_defaults)
-    job = command.job_of(args, broker_config({**policies.defaults, **given_defaults}))
     command.require_new(args.to)
     configs, lines = command.configs_of(policies, partitions)
     due, untouched = command.look(args.logdir, configs, job)
@@ -138,6 +137,13 @@ def begin(encoded: bytes) -> Begun:
         if not (directory / SOCKET).exists():
             raise
     return Begun((*lines, *_with_broker(directory, sorted(map(str, due)), job)))
+
+
+def _job(wish: Wish) -> tuple[Job, Policies]:
+    args = parsed(wish.words)
+    given, given_defaults = options.settings(args.settings)
+    policies = find_policies(args.logdir, given, given_defaults)
+    return command.job_of(args, broker_config({**policies.defaults, **given_defaults})), policies
 
 
 def _planned(owned: Owned, names: Sequence[str], job: Job, slots: int) -> Begun:
@@ -193,10 +199,7 @@ def make(encoded: bytes) -> bytes:
 def finish(encoded: bytes) -> list[Cleaned]:
     """Commit what was made; lines of all logs that had a plan."""
     made = msgspec.json.decode(encoded, type=Made)
-    args = parsed(made.wish.words)
-    given, given_defaults = options.settings(args.settings)
-    policies = find_policies(args.logdir, given, given_defaults)
-    job = command.job_of(args, broker_config({**policies.defaults, **given_defaults}))
+    job, policies = _job(made.wish)
     partitions = [TopicPartition.parse(plan.name) for plan in made.begun.plans]
     configs, lines = command.configs_of(policies, [one for one in partitions if one is not None])
     directory = Path(made.begun.directory)

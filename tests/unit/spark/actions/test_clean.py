@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,12 +13,16 @@ from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli.clean import Cleaned
+from lapse.client.admin import Admin
+from lapse.client.producer import Producer
 from lapse.lifecycle.owner.directory import DirectoryOwner
+from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
 from lapse.spark.actions.clean import Begun, Made, Wish, begin, finish
 from lapse.spark.actions.commands import answer_of
 from lapse.spark.rounds.task import run_one
 from lapse.spark.session.jobs import ActionFailed
+from lapse.testing.broker_process import BrokerProcess
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.rounds import (
     NOW,
@@ -131,6 +136,30 @@ def test_a_dry_run_changes_nothing(data: Path) -> None:
 def test_a_directory_that_a_tool_has_is_left_alone(data: Path) -> None:
     with opened(data), pytest.raises(ActionFailed, match="is in use"):
         begun(wish(data))
+
+
+def test_what_a_service_cleans_is_left_to_it(tmp_path: Path) -> None:
+    """A broker serves one service at a time; without any, it serves this one."""
+    with BrokerProcess(tmp_path / "served", {"lapse.roll.time": "record"}) as broker:
+        asyncio.run(fill(broker.bootstrap))
+        asked = Wish(("clean", "--force", "--", str(tmp_path / "served")))
+        service = RemoteOwner(tmp_path / "served")
+        service.logs()
+        with pytest.raises(ActionFailed, match=r"refused: .*service"):
+            begun(asked)
+        service.close()
+        lines = {line.partition: line for line in begun(asked).lines}
+        assert (lines["t-0"].outcome, lines["t-0"].engine) == ("cleaned", "inline")
+
+
+async def fill(bootstrap: str) -> None:
+    """Two segments of a record each."""
+    async with await Admin.open(bootstrap) as admin:
+        quick = {"cleanup.policy": "compact", "segment.ms": "1"}
+        await admin.create_topic("t", partitions=1, configs=quick)
+    for n in range(2):
+        async with Producer(bootstrap) as producer:
+            await producer.send("t", b"k", b"%d" % n, None, NOW + 1000 * n)
 
 
 def test_copies_are_cleaned_and_the_source_stays(data: Path, tmp_path: Path) -> None:
