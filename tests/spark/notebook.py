@@ -102,7 +102,12 @@ def progress_of(spark: SparkSession) -> list[tuple[str, int, int]]:
 def rows_of(frame: DataFrame) -> Rows:
     """As JSON has them."""
     rows = [row.asDict(recursive=True) for row in frame.collect()]
-    return [json.loads(json.dumps(row, default=bytearray.decode)) for row in rows]
+    return [json.loads(json.dumps(row, default=text_of)) for row in rows]
+
+
+def text_of(value: bytes | bytearray) -> str:
+    """Binary columns, which all hold text here."""
+    return bytes(value).decode()
 
 
 # --- a client of Spark Connect --------------------------------------------------------------------
@@ -136,7 +141,7 @@ def main() -> None:
     found["progress"] = [{"told": progress_of(spark)}]
     source.register(spark)
     rows = spark.read.format("lapse").option("kafka.bootstrap.servers", broker).load()
-    found["with filters"] = [{"records": rows.where(f"topic = '{TOPIC}' and offset < 9").count()}]
+    found["with filters"] = [{"records": rows.where("topic = 'copied' and offset < 9").count()}]
     sys.stdout.write(json.dumps(found))
     spark.stop()
 
