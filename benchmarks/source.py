@@ -12,7 +12,7 @@ before it reads anything. CPU is that of driver, JVM and Python workers; the bro
 
 The connector's jars come from Maven (`--no-connector`, or a machine without `mvn`, leaves it out).
 Spark has it for its own version or the one before: `CONNECTOR`. Writes
-`benchmarks/results/source.json`.
+`benchmarks/results/source.json`, or of some cases another one (`--only`, `--name`).
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", default=[], help="cases whose names have this in them"
     )
+    parser.add_argument("--name", default="source", help="of the result's file")
     args = parser.parse_args()
     records = args.megabytes * 1_000_000 // (VALUE_BYTES + KEY_BYTES + OVERHEAD_BYTES)
     jars = [] if args.no_connector else connector_jars()
@@ -120,7 +121,7 @@ def main() -> None:
             result = measure(broker, folder, records, jars, args)
     finally:
         shutil.rmtree(folder)
-    save("source", result)
+    save(args.name, result)
 
 
 def connector_jars() -> list[Path]:
