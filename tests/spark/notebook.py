@@ -68,7 +68,7 @@ def walk(spark: SparkSession, root: Path, broker: str) -> dict[str, Rows]:
 
 def with_broker(spark: SparkSession, root: Path, broker: str, found: dict[str, Rows]) -> None:
     """Those that ask a broker; TOPIC has records, and GROUP has read some."""
-    at = {"bootstrap_server": broker, "client": {"request.timeout.ms": "20000"}}
+    at = {"bootstrap_server": broker, "client": {"request.timeout.ms": "60000"}}
     erasing = {"topic": TOPIC, "key": KEY, "replica": root / "broker", **at}
     found["plan of brokers"] = rows_of(actions.plan(spark, **at))
     found["clean with the broker"] = rows_of(actions.clean(spark, root / "broker", force=True))

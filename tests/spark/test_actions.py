@@ -71,7 +71,7 @@ def places(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 def connected(root: Path, broker: str) -> dict[str, Rows]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.notebook", str(root), broker],
-        env={**os.environ, **QUICK_JAVA}, capture_output=True, text=True, check=False, timeout=300,
+        env={**os.environ, **QUICK_JAVA}, capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Rows] = json.loads(done.stdout)
