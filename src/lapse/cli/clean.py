@@ -220,17 +220,10 @@ def would_be(decision: Decision, job: Job) -> Cleaned:
         line = left_alone(decision, job.wish.rules)
         return replace(line, outcome=f"would be looked through first: {line.outcome}")
     plan = sized_plan(decision, "dry-run", job.wish.rules, job.memory)
-    return Cleaned(
-        partition=plan.name,
-        outcome=f"would be {_DONE[plan.kind]}",
-        first_dirty_before=plan.dirty,
+    return replace(
+        _planned(plan, f"would be {_DONE[plan.kind]}"),
         first_dirty_after=plan.upper if plan.kind is RoundKind.CLEAN else plan.dirty,
         bytes_read=plan.bytes_to_read,
-        plan=plan.variant,
-        why=plan.why,
-        kind=plan.kind.value,
-        due=plan.due,
-        dirty_bytes=plan.dirty_bytes,
     )
 
 
@@ -416,10 +409,8 @@ def _line(plan: RoundPlan, receipt: Receipt, result: CommitResult, engine: str) 
     seconds = receipt.seconds
     moved = result.error is None and receipt.end_offset >= 0  # a trim moves nothing
     io = receipt.bytes_read + receipt.bytes_written
-    return Cleaned(
-        partition=plan.name,
-        outcome=result.error or _DONE[plan.kind],
-        first_dirty_before=plan.dirty,
+    return replace(
+        _planned(plan, result.error or _DONE[plan.kind]),
         first_dirty_after=receipt.end_offset if moved else plan.dirty,
         bytes_read=receipt.bytes_read,
         bytes_written=receipt.bytes_written,
@@ -427,14 +418,25 @@ def _line(plan: RoundPlan, receipt: Receipt, result: CommitResult, engine: str) 
         records_written=receipt.records_written,
         map_entries=receipt.map_entries,
         plan=receipt.plan,
-        why=plan.why,
-        kind=plan.kind.value,
-        due=plan.due,
-        dirty_bytes=plan.dirty_bytes,
         bytes_per_dirty_byte=round(io / plan.dirty_bytes, 3) if plan.dirty_bytes else None,
         engine=engine,
         seconds={"map": seconds.map, "rewrite": seconds.rewrite, "commit": result.seconds},
         finding=result.error is not None,
+    )
+
+
+def _planned(plan: RoundPlan, outcome: str) -> Cleaned:
+    """What a plan says, made or not."""
+    return Cleaned(
+        partition=plan.name,
+        outcome=outcome,
+        first_dirty_before=plan.dirty,
+        first_dirty_after=plan.dirty,
+        plan=plan.variant,
+        why=plan.why,
+        kind=plan.kind.value,
+        due=plan.due,
+        dirty_bytes=plan.dirty_bytes,
     )
 
 

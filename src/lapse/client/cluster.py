@@ -136,12 +136,7 @@ class Cluster(AbstractAsyncContextManager["Cluster"]):
         """Request the topics' metadata again; raises as `topic`, for the first topic refused."""
         requested = tuple(MetadataRequestTopic(name=name) for name in names)
         request = MetadataRequest(topics=requested, allow_auto_topic_creation=create)
-        connection = await self.any_connection()
-        try:
-            answer = await connection.request(request, MetadataResponse)
-        except ConnectionLost:
-            connection.close()  # the next request goes to another broker
-            raise
+        answer = await _metadata(await self.any_connection(), request)
         self._brokers = {b.node_id: Address(b.host, b.port) for b in answer.brokers}
         refused = None
         for metadata in answer.topics:
@@ -164,8 +159,7 @@ class Cluster(AbstractAsyncContextManager["Cluster"]):
         """
         requested = None if names is None else tuple(MetadataRequestTopic(name=n) for n in names)
         request = MetadataRequest(topics=requested, allow_auto_topic_creation=False)
-        connection = await self.any_connection() if at is None else at
-        answer = await connection.request(request, MetadataResponse)
+        answer = await _metadata(await self.any_connection() if at is None else at, request)
         return {
             metadata.name or "": _topic(metadata.name or "", metadata)
             for metadata in answer.topics
@@ -251,6 +245,14 @@ class Cluster(AbstractAsyncContextManager["Cluster"]):
             opening.add_done_callback(take_note)
             self._connections[address] = opening
         return await asyncio.shield(opening)
+
+
+async def _metadata(connection: BrokerConnection, request: MetadataRequest) -> MetadataResponse:
+    try:
+        return await connection.request(request, MetadataResponse)
+    except ConnectionLost:
+        connection.close()  # it may be silent for ever: the next request goes by another
+        raise
 
 
 def take_note(done: asyncio.Future[Any]) -> None:

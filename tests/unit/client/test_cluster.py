@@ -9,7 +9,7 @@ import pytest
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.client.cluster import NO_LEADER, Address, Cluster, parse_bootstrap
-from lapse.client.connection import ConnectionLost
+from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.wire.schema.metadata import MetadataRequest
 from tests.support.client.peers import HANG_UP, Peer, in_turn, metadata, running_peers
 
@@ -104,6 +104,22 @@ async def test_the_next_broker_is_asked_where_one_is_gone() -> None:
         async with Cluster(parse_bootstrap(ill.address)) as cluster:
             with pytest.raises(ConnectionLost, match="closed the connection"):
                 await cluster.leader(T0)
+
+
+@pytest.mark.parametrize("ask", ["topics", "refresh"])
+async def test_a_connection_that_is_silent_is_not_asked_again(
+    ask: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A router may have forgotten one that was kept for long: nobody hangs up then."""
+    monkeypatch.setitem(BrokerConnection.request.__kwdefaults__, "timeout_seconds", 0.2)
+    one = Peer({})
+    one.script[MetadataRequest] = in_turn(lambda _: None, metadata({0: one}, {"t": [0]}))
+    async with running_peers(one), Cluster(parse_bootstrap(one.address)) as cluster:
+        silent = await cluster.any_connection()
+        with pytest.raises(ConnectionLost, match="did not answer"):
+            await getattr(cluster, ask)(["t"])
+        assert await cluster.any_connection() is not silent
+        assert "t" in await cluster.topics(["t"])
 
 
 async def test_a_closed_cluster_hangs_up() -> None:

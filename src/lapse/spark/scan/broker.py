@@ -95,7 +95,11 @@ def _with_consumer(options: SourceOptions, ask: Callable[[Consumer], Awaitable[T
         async with Consumer(cluster, config) as consumer:
             return await ask(consumer)
 
-    return connections().use(options.bootstrap, options.client, use).result()
+    asking = connections().use(options.bootstrap, options.client, use)
+    try:
+        return asking.result()
+    finally:
+        asking.cancel()  # where somebody broke it off: it would go on in the loop's thread
 
 
 def _packed_max(options: SourceOptions, ranges: Mapping[TopicPartition, tuple[int, int]]) -> int:
