@@ -207,11 +207,13 @@ class Consumer(AbstractAsyncContextManager["Consumer"]):
             missing = {p: where for p, where in wanted.items() if p not in found}
             for node_id, partitions in (await self._by_leader(missing)).items():
                 connection = await self._cluster.connection(node_id)
-                offsets = await list_offsets(
-                    connection,
-                    {p: missing[p] for p in partitions},
-                    committed=self._config.read_committed,
-                )
+                asked = {p: missing[p] for p in partitions}
+                committed = self._config.read_committed
+                try:
+                    offsets = await list_offsets(connection, asked, committed=committed)
+                except ConnectionLost:
+                    connection.close()  # it may be silent for ever: the next try takes another
+                    raise
                 for partition, at in offsets.items():
                     if isinstance(at, KafkaError):
                         raise at

@@ -15,8 +15,10 @@ from lapse.base.errors import ConfigError, ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
+from lapse.client.cluster import Address
+from lapse.client.connection import ConnectionLost
 from lapse.client.consumer import Consumer, ConsumerConfig
-from lapse.client.offsets import EARLIEST, LATEST
+from lapse.client.offsets import EARLIEST, LATEST, list_offsets
 from lapse.client.producer import Producer
 from lapse.records.builder import NewRecord, build_batch
 from lapse.testing.clock import ManualClock
@@ -26,6 +28,7 @@ from lapse.wire.schema.fetch import (
     FetchResponse,
     PartitionData,
 )
+from lapse.wire.schema.list_offsets import ListOffsetsRequest
 from lapse.wire.schema.metadata import MetadataRequest
 from tests.support.broker.running import create, running_node
 from tests.support.client.peers import HANG_UP, Peer, in_turn, metadata, running_peers
@@ -250,6 +253,25 @@ async def test_a_silent_leader_holds_up_its_own_partitions_only() -> None:
                 await consumer.poll(timeout_ms=50)
     assert len(silent.of(FetchRequest)) == 1
     assert silent.of(FetchRequest)[0].tombstone_values
+
+
+async def test_a_connection_that_is_silent_is_not_looked_up_by_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(list_offsets.__kwdefaults__, "timeout_seconds", 0.2)
+    one, connections = Peer({}), []
+    one.script[MetadataRequest] = metadata({0: one}, {"t": [0]})
+    config = ConsumerConfig(default_api_timeout_ms=2000)
+    async with running_peers(one), Consumer(one.address, config) as consumer:
+
+        def silent(_: object) -> None:
+            connections.append(consumer._cluster._connections[Address("127.0.0.1", one.port)])
+
+        one.script[ListOffsetsRequest] = silent
+        with pytest.raises(ConnectionLost, match="did not answer"):
+            await consumer.end_offsets([T0])
+    assert len(connections) > 1
+    assert len(set(connections)) == len(connections)
 
 
 @pytest.mark.parametrize("first", [HANG_UP, answers(0, code=6)], ids=["gone", "not leader"])
