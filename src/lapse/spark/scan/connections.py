@@ -92,11 +92,3 @@ def connections() -> Connections:
         if found is None:
             found = _ours[os.getpid()] = Connections()
         return found
-
-
-def close_connections() -> None:
-    """Close those of this process; the next use opens others."""
-    with _lock:
-        ours = _ours.pop(os.getpid(), None)
-    if ours is not None:
-        ours.close()

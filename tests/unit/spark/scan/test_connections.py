@@ -12,12 +12,7 @@ import pytest
 from lapse.base.errors import ConfigError
 from lapse.client.cluster import Cluster
 from lapse.client.connection import BrokerConnection, ConnectionLost
-from lapse.spark.scan.connections import (
-    LOGINS_MAX,
-    Connections,
-    close_connections,
-    connections,
-)
+from lapse.spark.scan.connections import LOGINS_MAX, Connections, connections
 from lapse.testing.broker_process import BrokerProcess
 
 
@@ -106,7 +101,3 @@ def test_a_process_has_its_own() -> None:
     if pid == 0:  # a worker that was forked has no thread of ours
         os._exit(7 if connections() is ours else 0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    close_connections()
-    assert connections() is not ours
-    close_connections()
-    close_connections()
