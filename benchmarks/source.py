@@ -67,10 +67,23 @@ COLUMNS = {
     "the connector's columns": tuple(TYPES)[:8],
     "all columns": tuple(TYPES),  # the connector has no more than its own
 }
+# Keys are numbers below 2^40, spread evenly, with leading zeros.
+SELECTIVE = {
+    "one key": f"key = X'{(b'%016d' % 0).hex()}'",
+    "a key in a hundred": f"key < X'{(b'%016d' % ((1 << 40) // 100)).hex()}'",
+}
 SECONDS_MAX = 600
 TARGETS = {"million rows/s": 3.0, "times the connector": 8.0}
 
 Query = Callable[[], None]
+
+
+class Untold(source.LapseSource):
+    """As before `register`: Spark applies filters to what it has made rows of."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "untold"
 
 
 class Again(source.LapseSource):
@@ -147,6 +160,7 @@ def measure(
     spark = open_session(SessionOptions(args.master, "benchmark", settings)).spark
     source.register(spark)
     spark.dataSource.register(Again)
+    spark.dataSource.register(Untold)
     session_s = time.perf_counter() - began
     try:
         places = Places(spark, broker, folder, has_connector=bool(jars))
@@ -326,6 +340,14 @@ def cases_of(places: Places, records: int) -> dict[str, Case]:
             first = partial(first_record, read)
             cases[f"count, {who}"] = Case(partial(count, read, wanted, records), records)
             cases[f"one record, {who}"] = Case(lambda q=first: to_nowhere(q()), 1)
+    readers["spark's filter"] = partial(places.lapse, path, name=Untold.name())
+    for what, where in SELECTIVE.items():
+        for who, read in readers.items():
+            if who not in ("again", "arrow"):
+                chosen = partial(read, KEY_VALUE)
+                cases[f"{what}, {who}"] = Case(
+                    lambda q=chosen, where=where: to_nowhere(q().where(where)), records
+                )
     cases["stream, path"] = Case(lambda: places.stream("lapse", path), records)
     cases["stream, broker"] = Case(lambda: places.stream("lapse", broker), records)
     cases["write, broker"] = Case(lambda: places.write("lapse"), records)

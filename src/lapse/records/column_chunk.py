@@ -7,7 +7,7 @@ the old formats. Called by `columns` only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -37,6 +37,10 @@ class Chunk:
     flattened: NDArray[np.bool_]  # one a batch: create times are lost
     records: Rows
     owner: NDArray[np.int32]  # one a record: its batch
+
+    def only(self, wanted: NDArray[np.bool_]) -> Chunk:
+        """Those of the records, one flag each."""
+        return replace(self, records=self.records[wanted], owner=self.owner[wanted])
 
     def each(self, of_batches: NDArray[Any]) -> NDArray[Any]:
         """What is the same for all records of a batch, once for each record."""

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from lapse.base.errors import ConfigError
 from lapse.records.append_times import NOTHING, AppendTimes
+from lapse.records.column_filter import Condition
 
 TIME = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(
@@ -48,6 +49,7 @@ class ColumnSpec:
         create_times_kept: no cleaner has overwritten the times in these v2 batches (L15).
         append_times: of what batches do not say themselves.
         views: do not copy keys and values that lie in the buffer.
+        conditions: records for which one does not hold are left out; of any columns.
     """
 
     names: tuple[str, ...] = WITHOUT_HEADERS
@@ -58,6 +60,7 @@ class ColumnSpec:
     create_times_kept: bool = False
     append_times: AppendTimes = NOTHING
     views: bool = False
+    conditions: tuple[Condition, ...] = ()
     records_max: int = RECORDS_MAX
     bytes_max: int = BYTES_MAX
 

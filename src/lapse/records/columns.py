@@ -22,7 +22,8 @@ known to be from a segment that no such cleaner has rewritten (`create_times_kep
 
 Times are microseconds, as Spark has them; one that does not fit is the nearest that does.
 
-A column that is not requested is not made. Memory is bounded: a record batch has at most
+A column that is not requested is not made, and of records that `conditions` leave out only what
+judging them takes. Memory is bounded: a record batch has at most
 `records_max` records, and keys and values of at most `bytes_max` bytes (a single larger record has
 one to itself). With `views`, keys and values are not copied where their batch is not compressed,
 but pointed at (Arrow's `binary_view`, which Spark does not take).
@@ -33,6 +34,7 @@ Used by `client` and `spark` only: a broker imports no Arrow.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +50,7 @@ from lapse.records.batch_writer import split
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.column_arrays import MAKERS, headers
 from lapse.records.column_chunk import Chunk, Rows, messages, wrappers
+from lapse.records.column_filter import matching
 from lapse.records.column_spec import TYPES, WITHOUT_HEADERS, ColumnSpec, schema_of
 from lapse.records.compression import BadCompression, inflate
 from lapse.records.layout import Codec
@@ -89,8 +92,9 @@ class ArrowColumns:
         if self.spec.views and len(data) > kernel.VIEWED_BYTES_MAX:
             raise ValueError("views reach 2 GiB of a buffer and no further")
         for chunk in self._chunks(data, self._wanted(rows), where):
-            if len(chunk.records):
-                yield self._assembled(chunk, where)
+            kept = self._filtered(chunk, where) if self.spec.conditions else chunk
+            if len(kept.records):
+                yield self._assembled(kept, where)
 
     def _wanted(self, rows: Rows) -> Rows:
         spec, modern = self.spec, rows["magic"] == 2
@@ -218,17 +222,25 @@ class ArrowColumns:
                 chunk.plain, chunk.batches, chunk.flattened, records[begin:end], owner[begin:end]
             )
 
+    def _filtered(self, chunk: Chunk, where: str) -> Chunk:
+        """Made of all records are only the columns that the conditions name."""
+        spec = replace(self.spec, views=False)
+        named = dict.fromkeys(one.column for one in spec.conditions)
+        columns = {name: self._column(name, chunk, spec, where) for name in named}
+        mask = matching(columns, spec.conditions)
+        return chunk if mask.all() else chunk.only(mask)
+
     def _assembled(self, chunk: Chunk, where: str) -> pa.RecordBatch:
-        arrays = []
-        for name in self.spec.names:
-            make = MAKERS.get(name)
-            if make is not None:
-                arrays.append(make(chunk, self.spec))
-            elif name == "headers":
-                arrays.append(headers(chunk, where))
-            else:
-                arrays.append(self._constant(name, len(chunk.records)))
+        arrays = [self._column(name, chunk, self.spec, where) for name in self.spec.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _column(self, name: str, chunk: Chunk, spec: ColumnSpec, where: str) -> pa.Array:
+        make = MAKERS.get(name)
+        if make is not None:
+            return make(chunk, spec)
+        if name == "headers":
+            return headers(chunk, where)
+        return self._constant(name, len(chunk.records))
 
     def _constant(self, name: str, count: int) -> pa.Array:
         """Topic or partition, as often as needed: made once, as long as was ever needed."""

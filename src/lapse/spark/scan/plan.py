@@ -5,7 +5,7 @@ and what looking up a time or an open transaction needs. A range is a range of *
 becomes of the files meanwhile does not matter, and each record is in exactly one range. End offsets
 are fixed here, so what a live log gets later is not in the answer.
 
-`Pruning` is what pushed filters say for certain; Spark applies the filters themselves again.
+`Pruning` is what pushed filters say; what of them is applied here, Spark does not apply again.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from lapse.log.segment import LOG, base_offset_of, segment_path
 from lapse.log.start import read_start
 from lapse.log.txn_index import AbortedTxn
 from lapse.records.batch import records_of
+from lapse.records.column_filter import Condition
 from lapse.spark.scan.files import (
     DataLost,
     OpenedSegment,
@@ -92,18 +93,23 @@ class Split(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """A filter: records outside it are certainly not needed.
+    """A filter: records outside it are not needed.
 
     Attributes:
         timestamp_from: ms; older records are not needed.
+        timestamp_until: ms; records as old or younger are not needed.
         topics, numbers: None for any.
+        conditions: records for which one does not hold are not handed out; all else here only
+            saves reading.
     """
 
     offset_from: int = 0
     offset_until: int = OFFSET_MAX
     timestamp_from: int | None = None
+    timestamp_until: int | None = None
     topics: frozenset[str] | None = None
     numbers: frozenset[int] | None = None
+    conditions: tuple[Condition, ...] = ()
 
     def admits(self, partition: TopicPartition) -> bool:
         """Whether records of a partition can be in the result at all."""

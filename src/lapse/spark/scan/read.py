@@ -12,7 +12,7 @@ import functools
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from pyspark.sql.datasource import InputPartition
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import CorruptData
 from lapse.client.range_reader import DEFAULTS, FetchLimits
-from lapse.kernels.layout import CONTROL, LENGTH, LOG_OVERHEAD
+from lapse.kernels.layout import CONTROL, LENGTH, LOG_APPEND_TIME, LOG_OVERHEAD
 from lapse.log.headers import read_at
 from lapse.log.txn_index import committed
 from lapse.records import columns
@@ -33,7 +33,7 @@ from lapse.records.columns import ArrowColumns, ColumnSpec
 from lapse.spark.scan import broker
 from lapse.spark.scan.files import DataLost, OpenedSegment, open_segment, position_near
 from lapse.spark.scan.options import SourceOptions
-from lapse.spark.scan.plan import BrokerSlice, Slice, Split
+from lapse.spark.scan.plan import BrokerSlice, Pruning, Slice, Split
 
 BLOCK_BYTES = 16 << 20
 _CUT_OFF = "batch cut off"
@@ -44,7 +44,7 @@ class ReadSpec:
     """How slices are read; the same for all tasks.
 
     Attributes:
-        timestamp_from: batches that hold nothing at or after it may be left out (ms).
+        wanted: which records; batches that hold none of them may be left out.
         api_timeout_ms: how long a broker that does not answer is tried.
     """
 
@@ -53,13 +53,13 @@ class ReadSpec:
     committed: bool
     fail_on_data_loss: bool
     valued_tombstones: bool
-    timestamp_from: int | None = None
+    wanted: Pruning = field(default_factory=Pruning)
     block_bytes: int = BLOCK_BYTES
     api_timeout_ms: int = DEFAULTS.api_timeout_ms
 
 
 def read_split(
-    options: SourceOptions, partition: InputPartition, timestamp_from: int | None = None
+    options: SourceOptions, partition: InputPartition, wanted: Pruning | None = None
 ) -> Iterator[pa.RecordBatch]:
     """What a Spark task reads: the records of its slices; raises as `read_slice`."""
     _load_kernels()
@@ -70,7 +70,7 @@ def read_split(
         options.committed,
         options.fail_on_data_loss,
         options.valued_tombstones,
-        timestamp_from,
+        wanted or Pruning(),
         api_timeout_ms=options.api_timeout_ms,
     )
     assert isinstance(partition, Split)
@@ -139,6 +139,7 @@ def _columns(part: Slice | BrokerSlice, spec: ReadSpec) -> ArrowColumns:
             offset_until=part.offset_until,
             control=spec.control,
             valued_tombstones=spec.valued_tombstones,
+            conditions=spec.wanted.conditions,
         ),
     )
 
@@ -220,12 +221,24 @@ class _SliceReader:
             if spec.control:
                 handed_out |= (rows["magic"] == 2) & (rows["attributes"] & CONTROL != 0)
             rows = rows[handed_out]
-        if spec.timestamp_from is not None:
-            rows = rows[rows["max_timestamp"] >= spec.timestamp_from]
+        rows = _in_time(rows, spec.wanted)
         try:
             yield from self._columns.convert(data, rows, where)
         except CorruptData as e:
             raise CorruptData(where, position + e.position, e.reason) from e
+
+
+def _in_time(rows: NDArray[np.void], wanted: Pruning) -> NDArray[np.void]:
+    """Batches that may hold records of the times wanted.
+
+    The least time of a batch is known where all its records have that of the append.
+    """
+    if wanted.timestamp_from is not None:
+        rows = rows[rows["max_timestamp"] >= wanted.timestamp_from]
+    if wanted.timestamp_until is not None:
+        one_time = (rows["attributes"] & LOG_APPEND_TIME != 0) & (rows["magic"] > 0)
+        rows = rows[~one_time | (rows["max_timestamp"] < wanted.timestamp_until)]
+    return rows
 
 
 def _check_order(rows: NDArray[np.void], before: int, where: str, position: int) -> None:

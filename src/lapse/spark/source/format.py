@@ -14,10 +14,9 @@ types and meaning.
 
 With `kafka.bootstrap.servers` the same comes from brokers, over our client (`scan.broker`).
 
-Spark finds the source by itself (`pyspark_lapse`). After `register(spark)` filters on `offset`,
-`timestamp`, `topic` and `partition` leave out what they exclude before it is read: Spark tells
-Python sources its filters only where the session says so, and refuses a reader that takes them
-where it does not.
+Spark finds the source by itself (`pyspark_lapse`). After `register(spark)` it takes filters on any
+column (`source.filters`): Spark tells Python sources its filters only where the session says so,
+and refuses a reader that takes them where it does not.
 
 Spark does not tell a source which columns a query uses: name them by the option `columns` or by a
 schema (`.schema("offset long, value binary")`).
@@ -30,10 +29,9 @@ some of them need (kernels, the client, the views) is imported where it is neede
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import ClassVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -43,15 +41,8 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    EqualNullSafe,
-    EqualTo,
     Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.types import (
     ArrayType,
@@ -74,9 +65,6 @@ from lapse.spark.scan.options import (
     parse_options,
     parse_write_options,
 )
-
-if TYPE_CHECKING:
-    from lapse.spark.scan.plan import Pruning
 
 VIEW = "view"
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -101,7 +89,6 @@ assert TYPES.keys() == column_spec.TYPES.keys()
 # For a session that makes no rounds: its Python workers begin with Arrow and the kernels loaded.
 SETTINGS: Mapping[str, str] = {"spark.python.daemon.module": "lapse.spark.source_daemon"}
 _FILTERS_SETTING = "spark.sql.python.filterPushdown.enabled"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def register(spark: SparkSession) -> None:
@@ -197,82 +184,15 @@ class LapseReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from lapse.spark.scan.read import read_split  # noqa: PLC0415
 
-        return read_split(self._options, partition, self._pruning.timestamp_from)
+        return read_split(self._options, partition, self._pruning)
 
 
 class FilteringReader(LapseReader):
     """The same, told which rows are wanted."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take from them what they exclude; all are Spark's to apply still."""
-        self._pruning = pruning_of(filters)
-        return filters
+        """Take what can be judged here as Spark judges it; the rest stays Spark's to apply."""
+        from lapse.spark.source.filters import taken  # noqa: PLC0415
 
-
-# --- filters --------------------------------------------------------------------------------------
-
-
-def pruning_of(filters: Sequence[Filter]) -> Pruning:
-    """What the filters exclude for certain, all together; what is not understood is left out."""
-    from lapse.spark.scan.plan import Pruning  # noqa: PLC0415
-
-    pruning = Pruning()
-    for one in filters:
-        narrow = _NARROWERS.get((type(one), getattr(one, "attribute", ())))
-        value = getattr(one, "value", None)
-        if narrow is not None and value is not None:
-            pruning = narrow(pruning, value)
-    return pruning
-
-
-def _offsets_from(pruning: Pruning, offset: int) -> Pruning:
-    return replace(pruning, offset_from=max(pruning.offset_from, offset))
-
-
-def _offsets_until(pruning: Pruning, offset: int) -> Pruning:
-    return replace(pruning, offset_until=min(pruning.offset_until, offset))
-
-
-def _offsets_in(pruning: Pruning, offsets: Sequence[int | None]) -> Pruning:
-    known = [offset for offset in offsets if offset is not None]
-    if not known:
-        return _offsets_until(pruning, 0)
-    return _offsets_until(_offsets_from(pruning, min(known)), max(known) + 1)
-
-
-def _times_from(pruning: Pruning, time: datetime) -> Pruning:
-    micros = (time.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
-    wanted = -(-micros // 1000)  # a record's time is a whole millisecond
-    known = pruning.timestamp_from
-    return replace(pruning, timestamp_from=wanted if known is None else max(known, wanted))
-
-
-def _topics_in(pruning: Pruning, topics: Iterable[str]) -> Pruning:
-    wanted = frozenset(topics)
-    return replace(pruning, topics=wanted if pruning.topics is None else pruning.topics & wanted)
-
-
-def _numbers_in(pruning: Pruning, numbers: Iterable[int]) -> Pruning:
-    wanted = frozenset(numbers)
-    return replace(pruning, numbers=wanted if pruning.numbers is None else pruning.numbers & wanted)
-
-
-Narrow: TypeAlias = "Callable[[Pruning, Any], Pruning]"
-_NARROWERS: dict[tuple[type[Filter], tuple[str, ...]], Narrow] = {
-    (GreaterThan, ("offset",)): lambda p, v: _offsets_from(p, v + 1),
-    (GreaterThanOrEqual, ("offset",)): _offsets_from,
-    (LessThan, ("offset",)): _offsets_until,
-    (LessThanOrEqual, ("offset",)): lambda p, v: _offsets_until(p, v + 1),
-    (In, ("offset",)): _offsets_in,
-    (GreaterThan, ("timestamp",)): _times_from,
-    (GreaterThanOrEqual, ("timestamp",)): _times_from,
-    (In, ("topic",)): _topics_in,
-    (In, ("partition",)): _numbers_in,
-}
-for _equal in (EqualTo, EqualNullSafe):
-    _NARROWERS |= {
-        (_equal, ("offset",)): lambda p, v: _offsets_in(p, [v]),
-        (_equal, ("timestamp",)): _times_from,
-        (_equal, ("topic",)): lambda p, v: _topics_in(p, [v]),
-        (_equal, ("partition",)): lambda p, v: _numbers_in(p, [v]),
-    }
+        self._pruning, left = taken(filters)
+        return left

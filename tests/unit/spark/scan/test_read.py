@@ -265,25 +265,7 @@ def test_what_may_not_be_read_is_named(disk_path: Path, closed: str) -> None:
     (data / closed).chmod(mode)
 
 
-# --- pruning --------------------------------------------------------------------------------------
-
-
-def test_pruning_reads_less(tmp_path: Path) -> None:
-    write(tmp_path)
-    assert offsets(tmp_path, Pruning(offset_from=100, offset_until=105)) == [*range(100, 105)]
-    assert offsets(tmp_path, Pruning(numbers=frozenset({4}))) == []
-    assert offsets(tmp_path, Pruning(topics=frozenset({"x"}))) == []
-    late = planned(tmp_path, Pruning(timestamp_from=NOW + 550))
-    assert [one.offset_from for one in late] == [165]
-
-
-def test_batches_too_old_are_not_decoded(tmp_path: Path) -> None:
-    """Behind the first that is late enough, too."""
-    log = open_log(tmp_path / str(TP))
-    for timestamp in (NOW, NOW + 500, NOW, NOW + 600):
-        append(log, batch(timestamp=timestamp))
-    read = spec(timestamp_from=NOW + 100)
-    assert offsets_of(planned(tmp_path), read) == [3, 4, 5, 9, 10, 11]
+# --- by time -------------------------------------------------------------------------------------
 
 
 def test_time_bounds(tmp_path: Path) -> None:
