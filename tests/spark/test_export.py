@@ -8,7 +8,6 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,12 +25,11 @@ from lapse.log.directory import LogDirectory
 from lapse.log.partition_log import PartitionLog
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.validate import check_produced
-from lapse.spark import source
 from lapse.spark.export.decide import Kind
-from lapse.spark.export.frames import Source
 from lapse.spark.export.look import in_files
-from lapse.spark.export.run import Done, ExportOptions, export
+from lapse.spark.export.run import Done, ExportOptions, Source, export
 from lapse.spark.export.table import Table
+from lapse.spark.session.jobs import Jobs
 from lapse.spark.session.session import OpenSession
 from lapse.testing.broker_process import BrokerProcess
 from lapse.testing.clock import ManualClock
@@ -44,14 +42,8 @@ PARTITIONS = 2
 
 
 @pytest.fixture
-def spark(session: OpenSession) -> Iterator[SparkSession]:
-    source.register(session.spark)
-    before = session.spark.conf.get("spark.sql.shuffle.partitions")
-    session.spark.conf.set("spark.sql.shuffle.partitions", "2")
-    session.spark.conf.set("spark.sql.codegen.wholeStage", "false")
-    session.spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-    yield session.spark
-    session.spark.conf.set("spark.sql.shuffle.partitions", before)
+def spark(session: OpenSession) -> SparkSession:
+    return session.spark
 
 
 @dataclass
@@ -141,7 +133,7 @@ def run(
     account.directory.checkpoint()
     said = {"cleanup.policy": "compact", "delete.retention.ms": str(RETENTION_MS)}
     asked = in_files(TOPIC, str(account.path), said)
-    where = Source(spark, asked.options, TOPIC, folder)
+    where = Source(Jobs(spark), asked.options, TOPIC, folder)
     done = export(Table(folder, RealFs()), where, lambda: asked.look(clock), wish, clock)
     assert shown(folder, delta=wish.delta) == account.rows(wish.kind)
     return done
@@ -217,7 +209,7 @@ def test_a_key_that_a_flagged_value_deleted_is_no_row(
     account.directory.checkpoint()
     asked = in_files(TOPIC, str(account.path), {"cleanup.policy": policy})
     folder = tmp_path / "table"
-    where = Source(spark, asked.options, TOPIC, folder)
+    where = Source(Jobs(spark), asked.options, TOPIC, folder)
     export(
         Table(folder, RealFs()), where, lambda: asked.look(clock), ExportOptions(Kind.LATEST), clock
     )

@@ -60,9 +60,9 @@ def run(args: argparse.Namespace) -> int:
     folder, wish = table_of(args)
     # pyspark takes a second to import: not before the options are right
     from lapse.spark import source  # noqa: PLC0415
-    from lapse.spark.export.frames import Source  # noqa: PLC0415
-    from lapse.spark.export.run import export, would_do  # noqa: PLC0415
+    from lapse.spark.export.run import Source, export, would_do  # noqa: PLC0415
     from lapse.spark.export.table import Table  # noqa: PLC0415
+    from lapse.spark.session.jobs import Jobs  # noqa: PLC0415
     from lapse.spark.session.session import SessionOptions, open_session, stop_jvm  # noqa: PLC0415
 
     log, table, clock = topic_of(args), Table(folder, RealFs()), SystemClock()
@@ -71,8 +71,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         opened = open_session(SessionOptions(args.master, "lapse export", source.SETTINGS))
         try:
-            source.register(opened.spark)
-            where = Source(opened.spark, log.options, args.topic, folder)
+            where = Source(Jobs(opened.spark), log.options, args.topic, folder)
             done = export(table, where, lambda: log.look(clock), wish, clock)
         finally:
             opened.spark.stop()
@@ -80,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
     columns = {
         "new offsets": lambda line: str(line.records_new),
         "partitions written": lambda line: str(line.partitions),
+        "rows written": lambda line: str(line.rows_written),
         "files": lambda line: f"{line.files}, {line.files_removed} removed",
         "looked at all, since": lambda line: line.why or "-",
     }

@@ -1,4 +1,4 @@
-"""Key → what is known of it: its last record, and how many it has had. For the data source's view.
+"""Key → what is known of it: its last record, and how many it has had. For views and exports.
 
 Keys are kept with their bytes and compared by them, never by a hash alone. An entry is a row of
 `ENTRY`, its key's bytes lie in `arena`; `slots` holds entry + 1 at the key's hash, 0 for an empty
@@ -24,6 +24,7 @@ ENTRY = np.dtype(
         ("hash", np.uint64),
         ("key_at", np.int64),
         ("offset", np.int64),
+        ("first_offset", np.int64),
         ("timestamp", np.int64),
         ("create_time", np.int64),
         ("records", np.int64),
@@ -84,6 +85,10 @@ DONE = 0
 MORE_ENTRIES = 1
 MORE_ARENA = 2
 UNSOUND = 3  # a key lies outside its bytes
+
+# What `find_keys` says instead of an entry: no such key, no key or one of other parts.
+ABSENT = -1
+ELSEWHERE = -2
 
 
 @inlined
@@ -174,7 +179,7 @@ def note_keys(
                 slots[i] = e + 1
                 fresh = entries[e]
                 fresh.hash, fresh.key_at, fresh.key_length, fresh.part = low, at, length, part
-                fresh.records, fresh.bytes = 0, 0
+                fresh.records, fresh.bytes, fresh.first_offset = 0, 0, records.offsets[n]
             value_length = records.value_lengths[n]
             entry = entries[e]
             entry.offset, entry.timestamp = records.offsets[n], records.timestamps[n]
@@ -183,6 +188,39 @@ def note_keys(
             entry.records += 1
             entry.bytes += length + max(value_length, 0)
     return DONE, lengths.shape[0]
+
+
+@kernel
+def find_keys(
+    records: Columns, table: Table, parts: tuple[int, int], seed: tuple[int, int],
+    found: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """Into `found`, a number a record: the entry of its key, ABSENT or ELSEWHERE.
+
+    Of `records` only the keys count. Returns DONE or UNSOUND.
+    """
+    data, starts, lengths = records.data, records.starts, records.lengths
+    window = table.window
+    s0, s1 = np.uint64(seed[0]), np.uint64(seed[1])
+    if found.shape[0] != lengths.shape[0] or starts.shape[0] != lengths.shape[0]:
+        return UNSOUND
+    for n in range(lengths.shape[0]):
+        if lengths[n] >= 0 and (starts[n] < 0 or lengths[n] > data.shape[0] - starts[n]):
+            return UNSOUND
+    for begin in range(0, lengths.shape[0], WINDOW):
+        until = min(begin + WINDOW, lengths.shape[0])
+        _look_ahead(records, begin, until, table, s0, s1)
+        for n in range(begin, until):
+            found[n] = ELSEWHERE
+            if lengths[n] < 0:
+                continue
+            low, high = window[2 * (n - begin)], window[2 * (n - begin) + 1]
+            part = np.int64(high >> np.uint64(32))
+            if parts[0] <= part < parts[1]:
+                _, found[n] = _find(
+                    table.slots, table.entries, table.arena, low, data, starts[n], lengths[n]
+                )
+    return DONE
 
 
 @kernel

@@ -65,6 +65,17 @@ def matching(columns: Mapping[str, pa.Array], conditions: Sequence[Condition]) -
     return all_hold
 
 
+def among(offsets: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """For each offset whether it is one of the chosen ones; both ascend."""
+    mask = np.zeros(len(offsets), np.bool_)
+    if len(offsets):
+        first, after = np.searchsorted(chosen, [offsets[0], offsets[-1] + 1])
+        some = chosen[first:after]
+        places = np.searchsorted(offsets, some)
+        mask[places[offsets[places] == some]] = True
+    return mask
+
+
 Judge: TypeAlias = Callable[[pa.Array, tuple[Value, ...]], pa.Array]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from lapse.base.errors import ConfigError
 from lapse.records.append_times import NOTHING, AppendTimes
@@ -50,6 +52,7 @@ class ColumnSpec:
         append_times: of what batches do not say themselves.
         views: do not copy keys and values that lie in the buffer.
         conditions: records for which one does not hold are left out; of any columns.
+        offsets: ascending; records with others are left out. None: all.
     """
 
     names: tuple[str, ...] = WITHOUT_HEADERS
@@ -61,6 +64,7 @@ class ColumnSpec:
     append_times: AppendTimes = NOTHING
     views: bool = False
     conditions: tuple[Condition, ...] = ()
+    offsets: NDArray[np.int64] | None = field(default=None, compare=False)
     records_max: int = RECORDS_MAX
     bytes_max: int = BYTES_MAX
 

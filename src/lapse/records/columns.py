@@ -50,7 +50,7 @@ from lapse.records.batch_writer import split
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.column_arrays import MAKERS, headers
 from lapse.records.column_chunk import Chunk, Rows, messages, wrappers
-from lapse.records.column_filter import matching
+from lapse.records.column_filter import among, matching
 from lapse.records.column_spec import TYPES, WITHOUT_HEADERS, ColumnSpec, schema_of
 from lapse.records.compression import BadCompression, inflate
 from lapse.records.layout import Codec
@@ -92,7 +92,7 @@ class ArrowColumns:
         if self.spec.views and len(data) > kernel.VIEWED_BYTES_MAX:
             raise ValueError("views reach 2 GiB of a buffer and no further")
         for chunk in self._chunks(data, self._wanted(rows), where):
-            kept = self._filtered(chunk, where) if self.spec.conditions else chunk
+            kept = self._filtered(chunk, where)
             if len(kept.records):
                 yield self._assembled(kept, where)
 
@@ -104,6 +104,11 @@ class ArrowColumns:
         wanted |= ~modern & (rows["last_offset"] == 0)
         wanted &= ~modern | (rows["base_offset"] < spec.offset_until)
         wanted &= rows["count"] != 0
+        if spec.offsets is not None:
+            first, after = np.searchsorted(
+                spec.offsets, [rows["base_offset"], rows["last_offset"] + 1]
+            )
+            wanted &= ~modern | (first < after)
         if not spec.control:
             wanted &= ~modern | (rows["attributes"] & CONTROL == 0)
         return rows if wanted.all() else rows[wanted]
@@ -224,6 +229,10 @@ class ArrowColumns:
 
     def _filtered(self, chunk: Chunk, where: str) -> Chunk:
         """Made of all records are only the columns that the conditions name."""
+        if self.spec.offsets is not None:
+            chunk = chunk.only(among(chunk.offsets(), self.spec.offsets))
+        if not self.spec.conditions or not len(chunk.records):
+            return chunk
         spec = replace(self.spec, views=False)
         named = dict.fromkeys(one.column for one in spec.conditions)
         columns = {name: self._column(name, chunk, spec, where) for name in named}

@@ -6,13 +6,14 @@ import operator
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from lapse.base.ids import TopicPartition
 from lapse.records.batch import scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
-from lapse.records.column_filter import Condition, Test, Value, matching
+from lapse.records.column_filter import Condition, Test, Value, among, matching
 from lapse.records.column_spec import TYPES
 from lapse.records.columns import ArrowColumns, ColumnSpec
 from lapse.records.layout import Codec
@@ -88,6 +89,16 @@ def test_a_list_column_may_be_null() -> None:
     assert matching({"headers": column}, asked).tolist() == [True, False]
 
 
+def test_offsets_are_among_others() -> None:
+    rng = np.random.default_rng(5)
+    for size in (0, 1, 7, 40):
+        offsets = np.flatnonzero(rng.random(60) < size / 60)
+        for more in (0, 1, 30, 60):
+            chosen = np.flatnonzero(rng.random(80) < more / 80)
+            expected = [offset in set(chosen.tolist()) for offset in offsets.tolist()]
+            assert among(offsets, chosen).tolist() == expected
+
+
 # --- in batches -----------------------------------------------------------------------------------
 
 
@@ -123,3 +134,36 @@ def test_records_that_are_left_out_are_as_if_they_were_not_there(
         if "key" in names:
             assert [row["offset"] for row in found] == expected
             assert [row["key"] for row in found] == [keys[n] for n in expected]
+
+
+@pytest.mark.parametrize("format_of", ["v2", "v2 lz4", "v1", "v1 gzip"])
+def test_records_of_some_offsets(format_of: str) -> None:
+    """Batches without any of them are not even inflated."""
+    codec = {"lz4": Codec.LZ4, "gzip": Codec.GZIP}.get(format_of.partition(" ")[2], Codec.NONE)
+    data, only = b"", np.array([3, 57, 99, 100, 101, 399])
+    for first in range(0, 400, 50):
+        rows = range(first, first + 50)
+        if format_of.startswith("v2"):
+            batch = BatchSpec(base_offset=first, codec=codec)
+            data += build_batch([NewRecord(b"k", b"%d" % n) for n in rows], batch)
+        else:
+            old = [Message(n, 0, b"k", b"%d" % n) for n in rows]
+            data += build_messages(old, MessageSpec(magic=1, codec=codec))
+    for conditions in ((), (Condition("offset", Test.LESS, (100,)),)):
+        spec = ColumnSpec(("value",), offsets=only, conditions=conditions)
+        made = ArrowColumns(TP, spec).convert(data, scan_batches(data, ""), "here")
+        found = [int(row["value"]) for part in made for row in part.to_pylist()]
+        assert found == [n for n in only.tolist() if not conditions or n < 100]
+
+
+def test_a_batch_of_which_nothing_is_wanted_is_not_decoded() -> None:
+    good, bad = (
+        build_batch([NewRecord(b"k", b"v" * 50)], BatchSpec(base_offset=n, codec=Codec.LZ4))
+        for n in (0, 1)
+    )
+    data = bytearray(good + bad)
+    data[-10:] = bytes(10)
+    rows = scan_batches(bytes(data), "", check_crc=False)
+    spec = ColumnSpec(("offset",), offsets=np.array([0]))
+    (found,) = ArrowColumns(TP, spec).convert(bytes(data), rows, "here")
+    assert found["offset"].to_pylist() == [0]

@@ -1,4 +1,4 @@
-"""`export` over a session: tasks begin and end a run, the session's own jobs write its files."""
+"""`export` over a session: tasks begin and end a run, and others in between write its files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lapse.cli import export as command
 from lapse.spark.actions.commands import answer_of
 from lapse.spark.actions.task import Command, answered, client_file, parsed
 from lapse.spark.export import run
-from lapse.spark.export.frames import Source
+from lapse.spark.export.partition import Written as PartitionWritten
 from lapse.spark.export.table import Table
 from lapse.spark.session.jobs import Jobs
 
@@ -31,11 +31,11 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What the last task is to make count: the run, and partitions that get more files."""
+    """What the last task is to make count: the run, and what was written of each partition."""
 
     command: Command
     started: run.Started
-    more: frozenset[int]
+    partitions: Mapping[int, PartitionWritten]
 
 
 def export_topic(jobs: Jobs, asked: Command) -> run.Done:
@@ -48,7 +48,7 @@ def export_topic(jobs: Jobs, asked: Command) -> run.Done:
     if begun.started is None:
         assert begun.done is not None
         return begun.done
-    source = Source(jobs.spark, begun.options, args.topic, folder)
+    source = run.Source(jobs, begun.options, args.topic, folder)
     started = begun.started
     while True:
         written = Written(asked, started, run.write(source, started, wish.kind))
@@ -83,4 +83,4 @@ def end(encoded: bytes) -> run.Done | None:
     folder, wish = command.table_of(parsed(written.command.words))
     table = Table(folder, RealFs())
     with run.locked(table):
-        return run.end(table, written.started, written.more, wish, SystemClock())
+        return run.end(table, written.started, written.partitions, wish, SystemClock())

@@ -11,7 +11,7 @@ record that says so, and each is looked for:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -132,13 +132,6 @@ def changed(run: Run) -> dict[int, Step]:
         for partition, step in run.steps.items()
         if step.end > step.start or step.moved or (run.late and step.files)
     }
-
-
-def only_more(run: Run, kind: Kind, deleted: Collection[int]) -> set[int]:
-    """Partitions whose files all stay, with others beside them; `deleted` have new tombstones."""
-    if kind is not Kind.HISTORY or run.late:
-        return set()
-    return {p for p, step in changed(run).items() if not step.moved and p not in deleted}
 
 
 def _why_anew(state: ExportState | None, log: LogNow, kind: Kind, *, anew: bool) -> str:

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import fcntl
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
+import msgspec
 
 from lapse.base.clock import Clock
 from lapse.base.errors import ConfigError
-from lapse.spark.export import delta, frames
+from lapse.spark.export import delta, partition
 from lapse.spark.export.decide import (
     BEFORE_DELTA,
     ExportState,
@@ -30,9 +30,27 @@ from lapse.spark.export.decide import (
     changed,
     decide,
     is_late,
-    only_more,
 )
-from lapse.spark.export.table import LOCK, Table, attempt_of, is_there, names_of
+from lapse.spark.export.files import SCHEMA
+from lapse.spark.export.partition import Asked, Written
+from lapse.spark.export.table import LOCK, Table, is_there, names_of
+from lapse.spark.session.jobs import Jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is read, and by whom.
+
+    Attributes:
+        jobs: run the tasks.
+        options: of `format("lapse")`: where the log is, and how to reach it.
+        folder: of the table.
+    """
+
+    jobs: Jobs
+    options: Mapping[str, str]
+    topic: str
+    folder: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +73,15 @@ class Done:
 
     Attributes:
         records_new: offsets that were new, records or not.
-        partitions: that were written.
+        partitions: that have something new.
+        rows_written: of new records, and of files that lost some.
         files: that the table has now.
         why: nothing of the old table was kept, or every key was looked for; empty for most.
     """
 
     records_new: int
     partitions: int
+    rows_written: int
     files: int
     files_removed: int
     why: str
@@ -86,7 +106,7 @@ class Started:
 
 def export(
     table: Table,
-    source: frames.Source,
+    source: Source,
     look: Callable[[], LogNow],
     wish: ExportOptions,
     clock: Clock,
@@ -97,12 +117,12 @@ def export(
     """
     with locked(table):
         started = begin(table, look, wish)
-        more = write(source, started, wish.kind)
-        done = end(table, started, more, wish, clock)
+        written = write(source, started, wish.kind)
+        done = end(table, started, written, wish, clock)
         if done is None:
             started = late(started)
-            more = write(source, started, wish.kind)
-            done = end(table, started, more, wish, clock)
+            written = write(source, started, wish.kind)
+            done = end(table, started, written, wish, clock)
     assert done is not None
     return done
 
@@ -119,6 +139,7 @@ def would_do(table: Table, look: Callable[[], LogNow], wish: ExportOptions) -> D
     return Done(
         records_new=sum(step.end - step.start for step in run.steps.values()),
         partitions=len(changed(run)),
+        rows_written=0,
         files=0 if state is None else len(names_of(state.partitions)),
         files_removed=0,
         why=run.anew or run.late,
@@ -147,24 +168,32 @@ def late(started: Started) -> Started:
     return replace(started, run=replace(started.run, late=why))
 
 
-def write(source: frames.Source, started: Started, kind: Kind) -> frozenset[int]:
-    """Have Spark write the rows of what changes, where they are not in place yet.
+def write(source: Source, started: Started, kind: Kind) -> dict[int, Written]:
+    """Have tasks write the rows that change, where they are not in place yet: one a partition.
 
-    Returns partitions that keep their files, and get more.
+    Returns by partition what came of it. Raises ActionFailed.
     """
-    run, steps, more = started.run, changed(started.run), set[int]()
-    if steps:
-        if kind is Kind.HISTORY and not run.late:
-            more = only_more(run, kind, frames.deletions(source, run))
-        rows = frames.rows_of(source, run, kind, more)
-        offsets = sum(step.end - step.start for step in steps.values())
-        place = attempt_of(source.folder, started.run_id)
-        frames.write(rows, place, 1 + offsets // frames.FILE_RECORDS_MAX)
-    return frozenset(more)
+    run, steps = started.run, changed(started.run)
+    requests = [
+        msgspec.json.encode(
+            Asked(
+                source.options, source.topic, number, step, kind, bool(run.late),
+                str(source.folder), started.run_id,
+            )
+        )
+        for number, step in steps.items()
+    ]  # fmt: skip
+    answers = source.jobs.all("writing the table", partition.write, requests) if requests else []
+    found = [msgspec.json.decode(answer, type=Written) for answer in answers]
+    return {one.partition: one for one in found}
 
 
 def end(
-    table: Table, started: Started, more: Collection[int], wish: ExportOptions, clock: Clock
+    table: Table,
+    started: Started,
+    written: Mapping[int, Written],
+    wish: ExportOptions,
+    clock: Clock,
 ) -> Done | None:
     """Make what was written count; None: it took too long, and nothing counts (`late`).
 
@@ -175,12 +204,13 @@ def end(
     if not (run.anew or run.late) and _is_slow(state, log, clock):
         table.begin_again(started.run_id)
         return None
-    partitions = _brought(table, started, more)
+    partitions = _brought(table, started, written)
     left = ExportState(log.topic, log.topic_id, wish.kind, log.now_ms, partitions)
     removed = _put_in_place(table, state, left, wish, started.newest)
     return Done(
         records_new=sum(step.end - step.start for step in run.steps.values()),
         partitions=len(changed(run)),
+        rows_written=sum(one.rows for one in written.values()),
         files=sum(len(there.files) for there in partitions.values()),
         files_removed=removed,
         why=run.anew or run.late,
@@ -215,16 +245,17 @@ def _is_slow(state: ExportState, log: LogNow, clock: Clock) -> bool:
     return known is None or is_late(state.asked_ms, clock.now_ms(), known)
 
 
-def _brought(table: Table, started: Started, more: Collection[int]) -> Mapping[int, PartitionState]:
+def _brought(
+    table: Table, started: Started, written: Mapping[int, Written]
+) -> Mapping[int, PartitionState]:
     """The table's partitions with what was written, which is not in place yet."""
-    steps = changed(started.run)
-    brought = table.bring(started.run_id) if steps else {}
+    added = {number: one.added for number, one in written.items() if one.added}
+    brought = table.bring(started.run_id, added) if added else {}
     found = {}
-    for partition, step in started.run.steps.items():
-        files = step.files
-        if partition in steps:
-            files = (*(files if partition in more else ()), *brought.get(partition, ()))
-        found[partition] = PartitionState(step.end, step.log_start, files)
+    for number, step in started.run.steps.items():
+        mine = written.get(number)
+        files = step.files if mine is None else (*mine.kept, *brought.get(number, ()))
+        found[number] = PartitionState(step.end, step.log_start, files)
     return found
 
 
@@ -247,10 +278,7 @@ def _put_in_place(
         else:
             table.show(change.added)
             table.announce(left)
-            delta.commit(table.folder, _SCHEMA, change, left.asked_ms)
+            delta.commit(table.folder, SCHEMA, change, left.asked_ms)
             assert is_there(version, delta.newest_version(table.folder))
     table.commit(left)
     return table.settle(left)
-
-
-_SCHEMA: pa.Schema = to_arrow_schema(frames.SCHEMA, timezone="UTC")

@@ -27,6 +27,7 @@ PENDING = "_lapse_export.pending.json"
 LOCK = "_lapse_export.lock"
 ATTEMPTS = "_lapse"
 _DATA = ".parquet"
+_FOLDER = "partition={}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +95,25 @@ class Table:
         """A file that whoever begins next sweeps away (`settle`)."""
         return self.folder / ATTEMPTS / f"{run_id}.begun"
 
-    def bring(self, run_id: str) -> dict[int, tuple[str, ...]]:
-        """Move what was written to where it will be, hidden; its names by partition."""
-        attempt = attempt_of(self.folder, run_id)
+    def bring(self, run_id: str, files: Mapping[int, Sequence[str]]) -> dict[int, tuple[str, ...]]:
+        """Move durable files of a run to where they will be, hidden; their names by partition.
+
+        What else lies beside them is of attempts that did not count.
+        """
         brought: dict[int, tuple[str, ...]] = {}
-        for path in sorted(attempt.glob("partition=*/*" + _DATA)):
-            number = int(path.parent.name.partition("=")[2])
-            folder = self.folder / path.parent.name
+        for number, names in sorted(files.items()):
+            written, folder = attempt_folder(self.folder, run_id, number), self.folder_of(number)
             self.fs.make_dir(folder)
-            name = f"{run_id}-{path.name}"
-            self.fs.fsync_file(path)
-            self.fs.rename(path, folder / f".{name}")
-            brought[number] = (*brought.get(number, ()), f"{folder.name}/{name}")
-        for number in brought:
-            self.fs.fsync_dir(self.folder / f"partition={number}")
+            for name in names:
+                self.fs.rename(written / name, folder / f".{run_id}-{name}")
+            self.fs.fsync_dir(folder)
+            brought[number] = tuple(f"{folder.name}/{run_id}-{name}" for name in names)
         self.fs.fsync_dir(self.folder)
         return brought
+
+    def folder_of(self, partition: int) -> Path:
+        """Where a partition's files are."""
+        return self.folder / _FOLDER.format(partition)
 
     def commit(self, state: ExportState) -> None:
         """From here on these files count; call `settle` after it."""
@@ -145,6 +149,11 @@ class Table:
 def attempt_of(folder: Path, run_id: str) -> Path:
     """Where a run's files are written first."""
     return folder / ATTEMPTS / run_id
+
+
+def attempt_folder(folder: Path, run_id: str, partition: int) -> Path:
+    """Where a run's files of one partition of the topic are written first."""
+    return attempt_of(folder, run_id) / _FOLDER.format(partition)
 
 
 def names_of(partitions: Mapping[int, PartitionState]) -> set[str]:

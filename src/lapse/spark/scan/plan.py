@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
 from lapse.base.clock import Clock
@@ -101,6 +102,7 @@ class Pruning:
         topics, numbers: None for any.
         conditions: records for which one does not hold are not handed out; all else here only
             saves reading.
+        offsets: ascending; records with others are not handed out. None: all.
     """
 
     offset_from: int = 0
@@ -110,6 +112,7 @@ class Pruning:
     topics: frozenset[str] | None = None
     numbers: frozenset[int] | None = None
     conditions: tuple[Condition, ...] = ()
+    offsets: NDArray[np.int64] | None = field(default=None, compare=False)
 
     def admits(self, partition: TopicPartition) -> bool:
         """Whether records of a partition can be in the result at all."""

@@ -140,6 +140,7 @@ def _columns(part: Slice | BrokerSlice, spec: ReadSpec) -> ArrowColumns:
             control=spec.control,
             valued_tombstones=spec.valued_tombstones,
             conditions=spec.wanted.conditions,
+            offsets=spec.wanted.offsets,
         ),
     )
 

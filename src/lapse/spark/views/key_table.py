@@ -50,34 +50,46 @@ class KeyTable:
         return self._entries.nbytes + self._slots.nbytes + self._arena.nbytes
 
     def note(self, records: pa.RecordBatch) -> None:
-        """Records newer than all before: key, value, offset, timestamp, create_time, is_tombstone.
+        """Records newer than all before: key, offset, is_tombstone.
 
-        Times are microseconds.
+        And value, timestamp and create_time, of which nothing is known where they are not there;
+        times are microseconds.
         """
-        count = len(records)
-        keys = bytes_column(records, "key", count)
-        value_lengths = bytes_column(records, "value", count).lengths
-        offsets, times, create_times = (
-            _integers(records.column(name)) for name in ("offset", "timestamp", "create_time")
-        )
-        tombstones = np.array(records.column("is_tombstone").to_numpy(zero_copy_only=False))
-        columns = kernel.Columns(
-            keys.data, keys.starts, keys.lengths, value_lengths, offsets, times, create_times,
-            tombstones,
-        )  # fmt: skip
+        columns = _columns(records)
         at = 0
         while True:
-            table = kernel.Table(
-                self._slots, self._entries, self._entries.view(np.uint8), self._arena,
-                self._window, self._state,
-            )  # fmt: skip
-            parts = self.part_from, self.part_until
-            why, at = kernel.note_keys(columns, at, table, parts, self._seeds)
+            why, at = kernel.note_keys(columns, at, self._table(), self._parts, self._seeds)
             assert why != kernel.UNSOUND, "keys of an Arrow column lie in it"
             if why == kernel.DONE:
                 return
-            arena_more = max(len(self._arena), int(keys.lengths[at]))
+            arena_more = max(len(self._arena), int(columns.lengths[at]))
             self._make_room(arena_more if why == kernel.MORE_ARENA else 0)
+
+    def beside(self) -> KeyTable:
+        """An empty one for the same keys."""
+        return KeyTable(self.part_from, self.part_until, self._seeds, self._memory_bytes)
+
+    def find(self, records: pa.RecordBatch) -> NDArray[np.int64]:
+        """For each record the number of its key's row in `entries`, or ABSENT or ELSEWHERE."""
+        found = np.empty(len(records), np.int64)
+        why = kernel.find_keys(_keys(records), self._table(), self._parts, self._seeds, found)
+        assert why == kernel.DONE, "keys of an Arrow column lie in it"
+        return found
+
+    @property
+    def entries(self) -> NDArray[np.void]:
+        """Rows of ENTRY."""
+        return self._entries[: len(self)]
+
+    @property
+    def _parts(self) -> tuple[int, int]:
+        return self.part_from, self.part_until
+
+    def _table(self) -> kernel.Table:
+        return kernel.Table(
+            self._slots, self._entries, self._entries.view(np.uint8), self._arena, self._window,
+            self._state,
+        )  # fmt: skip
 
     def narrow(self) -> None:
         """Give up the upper half of the range, and what the table knows of it."""
@@ -87,7 +99,7 @@ class KeyTable:
 
     def rows(self) -> Iterator[tuple[pa.Array, NDArray[np.void]]]:
         """Keys and rows of `ENTRY`, some at a time."""
-        entries = self._entries[: len(self)]
+        entries = self.entries
         sizes = entries["key_length"].astype(np.int64)
         for begin, end in split(sizes, _BYTES_MAX, _ROWS_MAX):
             some = entries[begin:end]
@@ -122,9 +134,32 @@ class KeyTable:
         kernel.fill_slots(self._entries, self._state, self._slots)
 
 
-def _integers(column: pa.Array) -> NDArray[np.int64]:
+def _keys(records: pa.RecordBatch) -> kernel.Columns:
+    """The keys alone."""
+    keys = bytes_column(records, "key", len(records))
+    none, nobody = np.empty(0, np.int64), np.empty(0, np.bool_)
+    return kernel.Columns(keys.data, keys.starts, keys.lengths, none, none, none, none, nobody)
+
+
+def _columns(records: pa.RecordBatch) -> kernel.Columns:
+    count = len(records)
+    offsets, times, create_times = (
+        _integers(records, name) for name in ("offset", "timestamp", "create_time")
+    )
+    return _keys(records)._replace(
+        value_lengths=bytes_column(records, "value", count).lengths,
+        offsets=offsets,
+        timestamps=times,
+        create_times=create_times,
+        tombstones=np.array(records.column("is_tombstone").to_numpy(zero_copy_only=False)),
+    )
+
+
+def _integers(records: pa.RecordBatch, name: str) -> NDArray[np.int64]:
     """Numbers or times; null is `NO_TIME`."""
-    whole = column.cast(pa.int64())
+    if name not in records.schema.names:
+        return np.full(len(records), NO_TIME, np.int64)
+    whole = records.column(name).cast(pa.int64())
     missing = nulls_of(whole)
     found = np.array(whole.fill_null(0).to_numpy(zero_copy_only=False), np.int64)
     found[missing] = NO_TIME

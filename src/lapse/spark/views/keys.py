@@ -99,6 +99,7 @@ def warm_up() -> None:
     with first_compile("key-table"):
         for records in record_batches(data, scan_batches(data, ""), partition, "", spec):
             table.note(records)
+            table.find(records)
         table.narrow()
         for _ in table.rows():
             pass

@@ -17,7 +17,6 @@ from lapse.spark.export.decide import (
     changed,
     decide,
     is_late,
-    only_more,
 )
 
 HOUR = 3_600_000
@@ -44,7 +43,6 @@ def test_rows_below_the_log_start_go_though_nothing_is_new() -> None:
     run = decide(STATE, moved, Kind.LATEST)
     assert set(changed(run)) == {0}  # partition 1 has no rows
     assert run.steps[0].moved
-    assert only_more(run, Kind.HISTORY, set()) == set()
 
 
 def test_records_that_went_unseen_are_not_asked_for() -> None:
@@ -96,13 +94,6 @@ def test_half_of_delete_retention_is_for_the_run_itself() -> None:
 
 def test_late_is_from_delete_retention_on() -> None:
     assert [is_late(100, now, 50) for now in (149, 150)] == [False, True]
-
-
-def test_history_grows_by_files_where_nothing_was_deleted() -> None:
-    run = decide(replace(STATE, kind=Kind.HISTORY), LOG, Kind.HISTORY)
-    assert only_more(run, Kind.HISTORY, {2}) == {0}
-    assert only_more(run, Kind.LATEST, set()) == set()
-    assert only_more(replace(run, late="since"), Kind.HISTORY, set()) == set()
 
 
 @pytest.mark.parametrize(

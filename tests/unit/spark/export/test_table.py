@@ -13,14 +13,17 @@ from lapse.spark.export.decide import BEFORE_DELTA, ExportState, Kind, Partition
 from lapse.spark.export.table import LOCK, PENDING, STATE, Table, attempt_of, is_there, names_of
 from lapse.testing.crash_fs import Crashed, CrashFs
 
+NAME = "part-00000.parquet"
 
-def written(attempt: Path, rows: dict[int, bytes]) -> None:
-    """What Spark leaves: files by partition, a checksum beside each."""
+
+def written(attempt: Path, rows: dict[int, bytes]) -> dict[int, tuple[str, ...]]:
+    """What tasks leave: files by partition, and one of an attempt that does not count."""
     for number, content in rows.items():
         folder = attempt / f"partition={number}"
         folder.mkdir(parents=True)
-        (folder / "part-00000.parquet").write_bytes(content)
-        (folder / ".part-00000.parquet.crc").write_bytes(b"sum")
+        (folder / NAME).write_bytes(content)
+        (folder / "other-00000.parquet").write_bytes(b"written twice")
+    return dict.fromkeys(rows, (NAME,))
 
 
 def state_of(brought: dict[int, tuple[str, ...]], delta: int | None = None) -> ExportState:
@@ -38,8 +41,7 @@ def run(folder: Path, fs: Fs, run_id: str, rows: dict[int, bytes]) -> None:
     table.state()
     table.begin(run_id)
     attempt = attempt_of(folder, run_id)
-    written(attempt, rows)
-    new = state_of(table.bring(run_id))
+    new = state_of(table.bring(run_id, written(attempt, rows)))
     table.commit(new)
     table.settle(new)
 
@@ -92,8 +94,7 @@ def test_delta_counts_once_its_version_is_there(tmp_path: Path) -> None:
     for newest, counts in ((None, False), (0, True)):
         table.begin("one")
         attempt = attempt_of(folder, "one")
-        written(attempt, {0: b"a"})
-        new = state_of(table.bring("one"), 0)
+        new = state_of(table.bring("one", written(attempt, {0: b"a"})), 0)
         table.show(sorted(names_of(new.partitions)))
         table.announce(new)
         assert table.state(newest) == (new if counts else state_of({}, BEFORE_DELTA))

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lapse.kernels.key_table import PARTS
+from lapse.kernels import key_table as kernel
+from lapse.kernels.key_table import ABSENT, ELSEWHERE, PARTS
 from lapse.kernels.keyhash import hash_bytes
 from lapse.records.column_spec import TIME
 from lapse.spark.views.key_table import KEYS_MIN, NO_TIME, KeyTable
@@ -115,3 +116,35 @@ def test_keys_of_the_same_hash_are_two() -> None:
     table.note(records([b"bbbb"], 2))
     found = {key: row[:1] + row[2:3] for key, row in told(table).items()}
     assert found == {b"aaaa": (0, 1), b"bbbb": (2, 2)}
+
+
+def test_keys_are_found_again() -> None:
+    """Each in the table that has its part; keys that are not there nowhere."""
+    keys: list[bytes | None] = [b"%d" % (n % 500) * (1 + n % 4) for n in range(3000)]
+    asked = records([*keys[::7], None, b"nobody", b""], 10_000)
+    begin, found = 0, dict[bytes | None, int]()
+    while begin < PARTS:
+        table = KeyTable(begin, PARTS, SEEDS, 1 << 16)
+        table.note(records(keys))
+        entries = table.entries
+        for key, entry in zip(asked["key"].to_pylist(), table.find(asked).tolist(), strict=True):
+            if entry == ABSENT:
+                assert key in {b"nobody", b""}
+            elif entry != ELSEWHERE:
+                found[key] = int(entries["offset"][entry])
+                assert entries["first_offset"][entry] == keys.index(key)
+        begin = table.part_until
+    newest = {key: n for n, key in enumerate(keys)}
+    assert found == {key: newest[key] for key in keys[::7]}
+
+
+def test_a_key_outside_its_bytes_is_refused() -> None:
+    none, nobody = np.empty(0, np.int64), np.empty(0, np.bool_)
+    data, table = np.zeros(10, np.uint8), KeyTable(0, PARTS, SEEDS, 1 << 16)
+    for start, length, room in ((8, 3, 1), (-1, 1, 1), (0, 1, 2)):
+        asked = kernel.Columns(
+            data, np.array([start]), np.array([length]), none, none, none, none, nobody
+        )
+        found = np.empty(room, np.int64)
+        arrays, parts = table._table(), (0, PARTS)
+        assert kernel.find_keys(asked, arrays, parts, SEEDS, found) == kernel.UNSOUND

@@ -1,0 +1,147 @@
+"""A table's files: Parquet, read and written by tasks, some rows at a time."""
+
+from __future__ import annotations
+
+import io
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lapse.base.errors import CorruptData, unreadable
+from lapse.base.fs import AppendFile, Fs
+from lapse.records.column_spec import TYPES
+
+COLUMNS = (
+    "partition", "offset", "key", "value", "headers",
+    "timestamp", "timestampType", "create_time", "append_time",
+)  # fmt: skip
+SCHEMA = pa.schema([pa.field(name, TYPES[name]) for name in COLUMNS])
+# The topic's partition is in the name of a file's folder, as readers of Parquet expect.
+STORED = tuple(name for name in COLUMNS if name != "partition")
+FILE_RECORDS_MAX = 5_000_000
+_STORED_SCHEMA = pa.schema([SCHEMA.field(name) for name in STORED])
+_GROUP_ROWS, _GROUP_BYTES = 1 << 20, 64 << 20
+_READ_ROWS = 1 << 15
+
+
+def rows_in(path: Path) -> int:
+    """How many rows a file has. Raises CorruptData, StorageError."""
+    with _opened(path) as file:
+        return int(file.metadata.num_rows)
+
+
+def read_rows(path: Path, columns: Sequence[str] = STORED) -> Iterator[pa.RecordBatch]:
+    """A file's rows, in its order. Raises CorruptData, StorageError."""
+    schema = pa.schema([SCHEMA.field(name) for name in columns])
+    with _opened(path) as file:
+        try:
+            for batch in file.iter_batches(_READ_ROWS, columns=list(columns)):
+                yield batch.select(list(columns)).cast(schema)
+        except (pa.ArrowException, KeyError) as e:
+            raise _broken(path, e) from e
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    """Times of 96 bits, as Spark writes them, are microseconds."""
+    try:
+        return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
+    except pa.ArrowException as e:
+        raise _broken(path, e) from e
+    except OSError as e:
+        raise unreadable(e, path) from e
+
+
+def _broken(path: Path, error: Exception) -> CorruptData:
+    return CorruptData(str(path), 0, f"is not a file of this table: {error}")
+
+
+class NewFiles:
+    """Rows that become files of one folder, with names that no other attempt at them has."""
+
+    def __init__(self, folder: Path, fs: Fs, file_records_max: int = FILE_RECORDS_MAX) -> None:
+        self._folder, self._fs, self._file_records_max = folder, fs, file_records_max
+        self._attempt = secrets.token_hex(6)
+        self._names: list[str] = []
+        self._file: _FileOut | None = None
+        self.rows = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Columns are those of STORED."""
+        while len(rows):
+            if self._file is None:
+                self._file = self._next()
+            room = self._file_records_max - self._file.rows
+            self._file.write(rows.slice(0, room))
+            self.rows += min(len(rows), room)
+            rows = rows.slice(room)
+            if self._file.rows == self._file_records_max:
+                self._end()
+
+    def close(self) -> tuple[str, ...]:
+        """The files' names; what was written is durable, the names are not yet."""
+        self._end()
+        return tuple(self._names)
+
+    def _next(self) -> _FileOut:
+        self._fs.make_dir(self._folder)
+        name = f"{self._attempt}-{len(self._names):05}.parquet"
+        self._names.append(name)
+        return _FileOut(self._fs.open_append(self._folder / name))
+
+    def _end(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+
+class _FileOut:
+    """A file under way; rows are held until there are enough for a row group."""
+
+    def __init__(self, file: AppendFile) -> None:
+        self._file = file
+        self._writer = pq.ParquetWriter(_Stream(file), _STORED_SCHEMA, compression="zstd")
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = self._held_bytes = 0
+        self.rows = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._held.append(rows)
+        self._held_rows += len(rows)
+        self._held_bytes += rows.nbytes
+        self.rows += len(rows)
+        if self._held_rows >= _GROUP_ROWS or self._held_bytes >= _GROUP_BYTES:
+            self._end_group()
+
+    def close(self) -> None:
+        self._end_group()
+        self._writer.close()
+        self._file.fsync()
+        self._file.close()
+
+    def _end_group(self) -> None:
+        if self._held:
+            table = pa.Table.from_batches(self._held).cast(_STORED_SCHEMA)
+            self._writer.write_table(table, row_group_size=max(self._held_rows, 1))
+        self._held, self._held_rows, self._held_bytes = [], 0, 0
+
+
+class _Stream(io.RawIOBase):
+    """As Arrow writes to it: forwards only."""
+
+    def __init__(self, file: AppendFile) -> None:
+        self._file, self._at = file, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._file.write(data)
+        self._at += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._at

@@ -1,0 +1,145 @@
+"""One partition of a run of an export, in a task: read, judge, and write what changes.
+
+Nothing is shuffled: a key is in one partition. The task reads the keys of what is new, looks up in
+them the rows that the table's files have, and writes two kinds of rows anew: those of files that
+lose some, and the new records. A file all of whose rows stay is not touched, but where there are
+many small ones.
+
+Nothing here touches the table: what comes out is written elsewhere and put in place by `table`. A
+task that runs twice writes other files; of one attempt the driver is told the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lapse.base.fs import RealFs
+from lapse.spark.export.decide import Kind, Step
+from lapse.spark.export.files import FILE_RECORDS_MAX, STORED, NewFiles, read_rows, rows_in
+from lapse.spark.export.judge import ROWS, Partition, Verdict, judge
+from lapse.spark.export.table import attempt_folder
+from lapse.spark.scan import place
+from lapse.spark.scan.options import parse_options
+from lapse.spark.scan.plan import Pruning
+from lapse.spark.scan.read import read_split
+from lapse.spark.views.keys import warm_up
+
+SMALL_RECORDS = FILE_RECORDS_MAX // 10
+SMALL_FILES_MAX = 8
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a task is to do.
+
+    Attributes:
+        options: of `format("lapse")`: where the log is, and how to reach it.
+        folder: of the table.
+        run_id: of the run, for what is not in place yet.
+        is_late: keys may have gone from the log without a record that is new.
+    """
+
+    options: Mapping[str, str]
+    topic: str
+    partition: int
+    step: Step
+    kind: Kind
+    is_late: bool
+    folder: str
+    run_id: str
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What it has done.
+
+    Attributes:
+        kept: files of the table whose rows all stay.
+        added: names of new files, in the partition's folder of the run.
+        rows: that were written.
+    """
+
+    partition: int
+    kept: tuple[str, ...]
+    added: tuple[str, ...]
+    rows: int
+
+
+def write(encoded: bytes) -> bytes:
+    """In a task: an `Asked`, and a `Written` in return. Raises what reading and writing raise."""
+    warm_up()
+    asked = msgspec.json.decode(encoded, type=Asked)
+    files = {name: Path(asked.folder) / name for name in asked.step.files}
+    readers = {name: partial(read_rows, path, ROWS) for name, path in files.items()}
+    records = partial(_records, asked, ("key", "offset", "is_tombstone"))
+    verdict = judge(Partition(asked.step, asked.kind, asked.is_late, records, readers))
+    rewritten = _rewritten(files, verdict)
+    place = attempt_folder(Path(asked.folder), asked.run_id, asked.partition)
+    out = NewFiles(place, RealFs())
+    for name in rewritten:
+        for rows in _staying(read_rows(files[name]), verdict.stay[name]):
+            out.write(rows)
+    for rows in _new_rows(asked, verdict):
+        out.write(rows)
+    kept = tuple(name for name in files if name not in rewritten)
+    return msgspec.json.encode(Written(asked.partition, kept, out.close(), out.rows))
+
+
+def _rewritten(files: Mapping[str, Path], verdict: Verdict) -> list[str]:
+    """Files that lose rows; and small ones where there are many, to become one."""
+    losing = [name for name in files if verdict.stay[name] is not None]
+    sizes = {name: rows_in(files[name]) for name in files if name not in losing}
+    small = [name for name, rows in sizes.items() if rows < SMALL_RECORDS]
+    return losing + (small if len(small) > SMALL_FILES_MAX else [])
+
+
+def _staying(
+    rows: Iterator[pa.RecordBatch], stay: NDArray[np.bool_] | None
+) -> Iterator[pa.RecordBatch]:
+    at = 0
+    for some in rows:
+        yield some if stay is None else some.filter(pa.array(stay[at : at + len(some)]))
+        at += len(some)
+
+
+def _new_rows(asked: Asked, verdict: Verdict) -> Iterator[pa.RecordBatch]:
+    step = asked.step
+    if verdict.alive is not None:
+        if len(verdict.alive):
+            only = Pruning(offsets=verdict.alive)
+            begin, until = int(verdict.alive[0]), int(verdict.alive[-1]) + 1
+            yield from _records(asked, STORED, begin, until, only)
+        return
+    for rows in _records(asked, STORED, step.start, step.end):
+        dead = np.isin(rows.column("offset").to_numpy(), verdict.dead, assume_unique=True)
+        yield rows.filter(pa.array(~dead)) if dead.any() else rows
+
+
+def _records(
+    asked: Asked, columns: tuple[str, ...], begin: int, until: int, wanted: Pruning | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Committed records, in the order of the log."""
+    if begin >= until:
+        return
+    where = asked.topic, str(asked.partition)
+    given = {
+        **asked.options,
+        "assign": msgspec.json.encode({asked.topic: [asked.partition]}).decode(),
+        "startingOffsets": _offset_of(where, begin),
+        "endingOffsets": _offset_of(where, until),
+        "kafka.isolation.level": "read_committed",
+        "columns": ",".join(columns),
+    }
+    options = parse_options(given)
+    for split in place.plan(options, Pruning()):
+        yield from read_split(options, split, wanted)
+
+
+def _offset_of(where: tuple[str, str], offset: int) -> str:
+    topic, number = where
+    return msgspec.json.encode({topic: {number: offset}}).decode()

@@ -1,0 +1,87 @@
+"""The table's files: what is written is what is read, by us and by strangers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lapse.base.errors import CorruptData, StorageError
+from lapse.base.fs import RealFs
+from lapse.spark.export.files import SCHEMA, STORED, NewFiles, read_rows, rows_in
+
+TIME = datetime(2026, 1, 1, 12, 30, 15, 123000, tzinfo=UTC)
+
+
+def rows(first: int, count: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                "offset": n,
+                "key": b"k%d" % n,
+                "value": None if n % 3 == 0 else b"v" * n,
+                "headers": [{"key": "h", "value": b"x"}] if n % 2 else None,
+                "timestamp": TIME,
+                "timestampType": 0,
+                "create_time": None if n % 2 else datetime(9999, 12, 31, tzinfo=UTC),
+                "append_time": None,
+            }
+            for n in range(first, first + count)
+        ],
+        pa.schema([SCHEMA.field(name) for name in STORED]),
+    )
+
+
+def test_rows_come_back_from_files_of_a_size(tmp_path: Path) -> None:
+    out = NewFiles(tmp_path / "new", RealFs(), file_records_max=4)
+    written = [rows(0, 3), rows(3, 6), rows(9, 0), rows(9, 3)]
+    for some in written:
+        out.write(some)
+    names = out.close()
+    assert out.rows == 12
+    paths = [tmp_path / "new" / name for name in names]
+    assert [rows_in(path) for path in paths] == [4, 4, 4]
+    found = pa.Table.from_batches([some for path in paths for some in read_rows(path)])
+    assert found.equals(pa.Table.from_batches(written))
+    offsets = [n for path in paths for some in read_rows(path, ("offset",)) for n in some["offset"]]
+    assert [n.as_py() for n in offsets] == [*range(12)]
+    assert pq.read_metadata(paths[0]).row_group(0).column(1).compression == "ZSTD"
+
+
+def test_two_attempts_have_no_name_in_common(tmp_path: Path) -> None:
+    names = []
+    for _ in range(2):
+        out = NewFiles(tmp_path, RealFs())
+        out.write(rows(0, 1))
+        names += out.close()
+    assert len(set(names)) == 2
+    assert NewFiles(tmp_path / "none", RealFs()).close() == ()
+    assert not (tmp_path / "none").exists()
+
+
+def test_files_that_spark_wrote_are_read(tmp_path: Path) -> None:
+    """Times of 96 bits, also those that nanoseconds of 64 bits do not reach."""
+    wanted = pa.Table.from_batches([rows(0, 5)])
+    path = tmp_path / "of-spark.parquet"
+    naive = wanted
+    for name in ("timestamp", "create_time", "append_time"):
+        at = wanted.schema.get_field_index(name)
+        naive = naive.set_column(at, name, naive[name].cast(pa.timestamp("us")))
+    pq.write_table(naive, path, use_deprecated_int96_timestamps=True)
+    assert pq.read_metadata(path).schema.column(5).physical_type == "INT96"
+    assert pa.Table.from_batches([*read_rows(path)]).equals(wanted)
+
+
+def test_what_is_no_file_of_ours_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    with pytest.raises(StorageError, match=r"x\.parquet"):
+        rows_in(path)
+    path.write_bytes(b"not ours")
+    with pytest.raises(CorruptData, match=r"x\.parquet.*is not a file of this table"):
+        rows_in(path)
+    pq.write_table(pa.table({"offset": [1]}), path)
+    with pytest.raises(CorruptData, match=r"x\.parquet.*is not a file of this table"):
+        list(read_rows(path))
