@@ -19,6 +19,8 @@ from confluent_kafka import Consumer, TopicPartition
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.client.admin import Admin
+from lapse.client.cluster import Cluster, parse_bootstrap
+from lapse.client.groups import group_ids
 from lapse.client.producer import Producer
 from lapse.lifecycle.erase.sign import load_or_make_key
 from lapse.spark import actions
@@ -80,6 +82,7 @@ def connected(root: Path, broker: str) -> dict[str, Rows]:
 
 def test_all_of_them_in_a_classic_session(places: tuple[Path, str], session: OpenSession) -> None:
     look_at(walk(session.spark, *places), places[0])
+    assert written_exactly_once(places[1])
 
 
 def test_all_of_them_under_spark_connect(places: tuple[Path, str]) -> None:
@@ -91,6 +94,17 @@ def test_all_of_them_under_spark_connect(places: tuple[Path, str]) -> None:
     [progress] = found.pop("progress")
     look_at_progress([tuple(one) for one in progress["told"]])
     look_at(found, places[0])
+    assert written_exactly_once(places[1]), "tasks are told of their query and batch there, too"
+
+
+def written_exactly_once(bootstrap: str) -> bool:
+    """By the word that the sink of `copy` leaves with its rows."""
+
+    async def groups() -> list[str]:
+        async with Cluster(parse_bootstrap(bootstrap)) as cluster:
+            return await group_ids(cluster)
+
+    return any(name.startswith("lapse-sink.") for name in asyncio.run(groups()))
 
 
 def test_it_tells_how_far_it_is_and_what_the_job_is(session: OpenSession) -> None:

@@ -134,10 +134,10 @@ def test_everything_but_offsets_stays(
         assert any(r.key is None for r in found)
 
 
-def test_a_copy_goes_on_where_it_was_and_a_crash_repeats_a_batch(
+def test_a_copy_goes_on_where_it_was_and_a_crash_repeats_nothing(
     spark: SparkSession, here: ClusterAddress, there: ClusterAddress, tmp_path: Path
 ) -> None:
-    """Of what was written and not noted, the same records come again, in the same order."""
+    """What was written and not noted is not written again, though Spark repeats the batch."""
     asyncio.run(create(here, "r"))
     asyncio.run(create(there, "s"))
     asyncio.run(send(here, "r", 0, 50))
@@ -154,9 +154,7 @@ def test_a_copy_goes_on_where_it_was_and_a_crash_repeats_a_batch(
     copy(spark, spec)
     original = content(asyncio.run(all_of(here, "r")))
     found = content(asyncio.run(all_of(there, "s")))
-    for p in (0, 1):
-        mine, theirs = ([row for row in rows if row[0] == p] for rows in (original, found))
-        assert theirs == mine[:25] + mine[20:25] + mine[25:]
+    assert found == original
 
 
 def test_by_key_and_what_does_not_fit(

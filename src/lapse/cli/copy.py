@@ -6,9 +6,9 @@ the time (KIP-32), also from and to topics with LogAppendTime, where other mirro
 offsets are new. Not copied: aborted transactions, settings, consumer groups, ACLs. The
 target has the topics, with as many partitions (lapse topic create).
 
-At least once: after a crash what came after the last finished batch (--batch-offsets at most) is
-written again, in the same order. One copy at a time uses a checkpoint, and it is for one pair of
-clusters.
+Exactly once, for who reads committed records: after a crash the last batch (--batch-offsets at
+most) runs again, and writes what is not there yet. One copy at a time uses a checkpoint, and it is
+for one pair of clusters.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ from lapse.wire.versions import TOMBSTONE_VALUES
 # Above this a batch is encoded in a thread: compressing it would hold up the loop.
 _ENCODED_AT_ONCE_BYTES = 64 << 10
 _SEQUENCE_MASK = 0x7FFFFFFF
+_TRANSACTIONAL_MAX = 11  # later versions name no partitions before (KIP-890)
 _ANSWER_SECONDS_MORE = 5.0  # the broker's own timeout comes first
 
 # The broker knows our id or sequence otherwise than we do; it has not appended the batch.
@@ -87,6 +88,7 @@ class DeliverySettings:
     Attributes:
         acks: -1 all in-sync replicas, 1 the leader, 0 none, and the broker sends no response.
         request_timeout_ms: of one attempt.
+        transactional_id: whose transaction all batches are of; None: of none.
     """
 
     acks: int
@@ -94,6 +96,7 @@ class DeliverySettings:
     request_timeout_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
+    transactional_id: str | None = None
 
 
 class UnsupportedFeature(LapseError):
@@ -134,7 +137,7 @@ class Lane:
                 then it may be in the log.
             UnsupportedFeature: its tombstones' values would come to life.
         """
-        attempts = _Attempts()
+        attempts = _Attempts(fixed_identity=self._settings.transactional_id is not None)
         while True:
             try:
                 return await self._attempt(batch, attempts)
@@ -190,6 +193,7 @@ class Lane:
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
             base_sequence=-1 if identity == NO_IDENTITY else self._sequence,
+            transactional=self._settings.transactional_id is not None,
         )
         if batch.columns is not None or batch.size > _ENCODED_AT_ONCE_BYTES:
             return await asyncio.to_thread(write_batch, fields, spec, first, until)
@@ -201,12 +205,15 @@ class Lane:
         settings = self._settings
         where = batch.partition
         version = connection.version_naming(PRODUCE, [topic.topic_id])
+        if settings.transactional_id is not None:
+            version = min(version, _TRANSACTIONAL_MAX)
         data = PartitionProduceData(index=where.partition, records=memoryview(encoded))
         named = TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=(data,))
         request = ProduceRequest(
             acks=settings.acks,
             timeout_ms=settings.request_timeout_ms,
             topic_data=(named,),
+            transactional_id=settings.transactional_id,
         )
         if settings.acks == 0:
             connection.send(request, version=version)
@@ -229,6 +236,7 @@ class Lane:
 class _Attempts:
     """The state of the attempts at one batch so far."""
 
+    fixed_identity: bool
     failures: int = 0
     error: LapseError | None = None
     encoded: bytearray | None = None
@@ -251,7 +259,7 @@ class _Attempts:
         """Whether another attempt can do no harm and may do good."""
         if self.strange_identity:
             # Under another id the broker would not recognize the batch if it is in the log already.
-            return not self.maybe_appended
+            return not (self.maybe_appended or self.fixed_identity)
         if isinstance(self.error, KafkaError):
             return self.error.code in RETRIABLE
         return isinstance(self.error, ConnectionLost)

@@ -7,7 +7,7 @@ without members. One OffsetFetch serves all groups of a coordinator (KIP-709); a
 one request per group, one after the other.
 
 Retriable errors are retried until the timeout; an error of one group does not affect other groups.
-Used by `admin` and `lifecycle.delete_consumed`.
+Used by `admin`, `transactions` and `lifecycle.delete_consumed`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,16 @@ import contextlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from lapse.base.backoff import backoff_ms
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.client.cluster import RETRIABLE, Address, Cluster, as_kafka
 from lapse.client.connection import BrokerConnection, ConnectionLost
+from lapse.client.coordinators import find_coordinators
 from lapse.client.settings import refusal
 from lapse.wire.errors import UnsupportedVersion
-from lapse.wire.schema.find_coordinator import (
-    FIND_COORDINATOR,
-    GROUP_KEY,
-    Coordinator,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
 from lapse.wire.schema.list_groups import ListGroupsRequest, ListGroupsResponse
 from lapse.wire.schema.offset_fetch import (
     OFFSET_FETCH,
@@ -46,7 +41,6 @@ NO_OFFSET = -1
 # ListGroups below v4 has no group state; that a group is listed is enough.
 STATE_UNKNOWN = "Unknown"
 _GONE = frozenset({"", "Dead"})
-_COORDINATORS_BATCHED_FROM = 4
 _STABLE_FROM = 7
 _SEVERAL_FROM = 8
 _RETRY_BACKOFF_MS, _RETRY_BACKOFF_MAX_MS = 100, 1000
@@ -104,6 +98,39 @@ async def group_ids(cluster: Cluster) -> list[str]:
     return sorted(found)
 
 
+class Committed(NamedTuple):
+    """A group's offset of a partition, and what its client kept with it."""
+
+    offset: int
+    metadata: str
+
+
+async def committed(connection: BrokerConnection, group_id: str) -> dict[TopicPartition, Committed]:
+    """A group's offsets, asked at its coordinator.
+
+    Raises KafkaError, UNSTABLE_OFFSET_COMMIT too, where an open transaction may change one.
+    """
+    if connection.version_of(OFFSET_FETCH) < _SEVERAL_FROM:
+        request = OffsetFetchRequest(group_id=group_id, topics=None, require_stable=True)
+        answer: Any = await connection.request(request, OffsetFetchResponse)
+    else:
+        group = OffsetFetchRequestGroup(group_id=group_id, topics=None)
+        request = OffsetFetchRequest(groups=(group,), require_stable=True)
+        (answer,) = (await connection.request(request, OffsetFetchResponse)).groups
+    found = _committed_offsets(group_id, answer.topics, answer.error_code)
+    if isinstance(found, KafkaError):
+        raise found
+    wrong = next((one for one in found.values() if isinstance(one, KafkaError)), None)
+    if wrong is not None:
+        raise wrong
+    return {
+        where: Committed(one.committed_offset, one.metadata or "")
+        for topic in answer.topics
+        for one in topic.partitions
+        if (where := TopicPartition(topic.name, one.partition_index)) in found
+    }
+
+
 class _OffsetQuery:
     """The groups whose offsets are still missing, and the results of the other groups."""
 
@@ -118,7 +145,7 @@ class _OffsetQuery:
         """Make one attempt at all missing groups, at each coordinator independently."""
         by_address: dict[Address, list[str]] = {}
         try:
-            found = await _find_coordinators(await self._cluster.any_connection(), self.missing)
+            found = await find_coordinators(await self._cluster.any_connection(), self.missing)
         except (ConnectionLost, KafkaError) as e:
             self._failed(self.missing, e)
             return
@@ -177,25 +204,6 @@ def _is_unstable(offset: int | KafkaError) -> bool:
 
 
 # --- the calls ------------------------------------------------------------------------------------
-
-
-async def _find_coordinators(
-    connection: BrokerConnection, group_ids: Sequence[str]
-) -> list[Coordinator]:
-    if connection.version_of(FIND_COORDINATOR) >= _COORDINATORS_BATCHED_FROM:
-        request = FindCoordinatorRequest(key_type=GROUP_KEY, coordinator_keys=tuple(group_ids))
-        return list((await connection.request(request, FindCoordinatorResponse)).coordinators)
-    found = []
-    for group_id in group_ids:
-        request = FindCoordinatorRequest(key=group_id)
-        one = await connection.request(request, FindCoordinatorResponse)
-        found.append(
-            Coordinator(
-                key=group_id, node_id=one.node_id, host=one.host, port=one.port,
-                error_code=one.error_code, error_message=one.error_message,
-            )
-        )  # fmt: skip
-    return found
 
 
 _Offsets = Mapping[TopicPartition, int | KafkaError]

@@ -52,8 +52,10 @@ from lapse.records.batch_writer import RecordFields, split
 from lapse.records.layout import Codec
 from lapse.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
-if TYPE_CHECKING:  # who sends no columns needs no Arrow
+if TYPE_CHECKING:  # who sends no columns needs no Arrow, who has no transactions not these
     import pyarrow as pa
+
+    from lapse.client.transactions import Transactions
 
 ALL, LEADER, NO_ACKS = -1, 1, 0
 _NO_TRANSACTION_MS = 0x7FFFFFFF
@@ -100,10 +102,10 @@ class ProducerConfig:
                 f"({self.max_request_size}) or more"
             )
 
-    def delivery(self) -> DeliverySettings:
+    def delivery(self, transactional_id: str | None = None) -> DeliverySettings:
         return DeliverySettings(
             self.acks, self.compression, self.request_timeout_ms, self.retry_backoff_ms,
-            self.retry_backoff_max_ms,
+            self.retry_backoff_max_ms, transactional_id,
         )  # fmt: skip
 
 
@@ -120,9 +122,14 @@ class Producer(AbstractAsyncContextManager["Producer"]):
         *,
         login: Login = PLAINTEXT,
         clock: Clock | None = None,
+        transactions: Transactions | None = None,
     ) -> None:
-        """`bootstrap` is HOST:PORT, or several with commas; raises ConfigError."""
+        """`bootstrap` is HOST:PORT, or several with commas; raises ConfigError.
+
+        With `transactions` all records are of the transaction that has begun there.
+        """
         self._config = config
+        self._transactions = transactions
         self._clock = clock or SystemClock()
         self._cluster = Cluster(parse_bootstrap(bootstrap), login)
         self._room = Room(config.buffer_memory)
@@ -181,6 +188,7 @@ class Producer(AbstractAsyncContextManager["Producer"]):
         if self._closed:
             self._room.give(size)
             self._check_open()
+        await self._join(where)
         queue = self._queue(where)
         batch = queue.last_with_room(size)
         if batch is None:
@@ -219,6 +227,7 @@ class Producer(AbstractAsyncContextManager["Producer"]):
         The caller knows that the partition exists.
         """
         self._check_open()
+        await self._join(where)
         queue = self._queue(where)
         waiting = []
         for first, until in split(fields.sizes(), self._config.max_request_size // 2):
@@ -232,6 +241,10 @@ class Producer(AbstractAsyncContextManager["Producer"]):
         if waiting:
             await asyncio.wait(waiting)
         return [done.result() for done in waiting]
+
+    async def _join(self, where: TopicPartition) -> None:
+        if self._transactions is not None:
+            await self._transactions.add(where)
 
     async def partition_count(self, topic: str) -> int:
         """How many partitions a topic has; it is made where the broker makes topics."""
@@ -329,7 +342,10 @@ class Producer(AbstractAsyncContextManager["Producer"]):
         queue = self._queues[where]
         lane = self._lanes.get(where)
         if lane is None:
-            lane = Lane(self._cluster, self._config.delivery(), self._identify)
+            mine = self._transactions
+            transactional_id = None if mine is None else mine.transactional_id
+            settings = self._config.delivery(transactional_id)
+            lane = Lane(self._cluster, settings, self._identify)
             self._lanes[where] = lane
         try:
             while queue.batches:
@@ -353,6 +369,11 @@ class Producer(AbstractAsyncContextManager["Producer"]):
 
     async def _identify(self, other_than: Identity | None) -> Identity:
         """The producer's id: one for all partitions until one of them needs another."""
+        if self._transactions is not None:
+            if other_than is not None:
+                what = f"transaction {self._transactions.transactional_id}"
+                raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"{what}: a batch of it has failed")
+            return self._transactions.identity
         if not self._config.enable_idempotence:
             return NO_IDENTITY
         task = self._identity

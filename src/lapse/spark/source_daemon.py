@@ -14,7 +14,7 @@ import gc
 
 from pyspark.daemon import manager
 
-from lapse.records import columns, from_arrow
+from lapse.records import columns, from_arrow, row_digest
 from lapse.spark import source  # noqa: F401  (as the next two, for the workers that it forks)
 from lapse.spark.scan import read  # noqa: F401
 from lapse.spark.source import stream, write  # noqa: F401
@@ -24,6 +24,7 @@ def main() -> None:
     """Warm up, then serve until Spark closes our standard input."""
     columns.warm_up()
     from_arrow.warm_up()
+    row_digest.warm_up()
     gc.collect()
     gc.freeze()  # what is there now stays shared between the workers
     manager()

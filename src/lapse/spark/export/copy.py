@@ -8,7 +8,8 @@ does not see it. Read is what is committed; offsets are the target's own.
 A checkpoint remembers how far the copy has come. It belongs to one pair of clusters: a copy to
 another cluster with the same checkpoint would silently miss the earlier records.
 
-At least once: what a batch that is run again (a crash, a failed task) has written before stays.
+Exactly once (`source.exactly_once`). A batch is cut into tasks by its offsets and nothing else, so
+what a task has written is not compared with what it would write now: that may have been compacted.
 """
 
 from __future__ import annotations
@@ -172,6 +173,7 @@ def copy_what_is_there(spark: SparkSession, spec: CopySpec) -> None:
         **({} if spec.rename is None else {"topic": spec.rename}),
         "kafka.compression.type": spec.codec,
         "lapse.tombstone.values.enable": "true",
+        "repeatedRows": "unchecked",
         "checkpointLocation": str(spec.checkpoint),
     }
     try:

@@ -20,7 +20,6 @@ from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
 from lapse.base.times import FOREVER_MS, UNITS_MS
 from lapse.records.column_spec import TYPES, WITHOUT_HEADERS
-from lapse.records.layout import Codec
 from lapse.spark.scan.folders import directory
 
 logger = logging.getLogger(__name__)
@@ -76,6 +75,13 @@ OPTIONS: Mapping[str, str] = {
     "failOnDataLoss": "false to go on where requested offsets are gone (default true)",
     "minPartitions": "at least so many Spark partitions, where batches allow",
     "maxPartitionBytes": "bytes of segments a Spark partition (default 128 MiB)",
+    "exactlyOnce": (
+        "of a stream that is written: false to write a repeated batch again (default true)"
+    ),
+    "repeatedRows": (
+        "of a stream that is written: unchecked where a batch that is repeated may have lost rows "
+        "meanwhile, as by compaction (default checked)"
+    ),
     "lapse.tombstone.values.enable": (
         "written: true where the topics have it (default false); read: false to have is_tombstone "
         "by null values alone (default true)"
@@ -93,11 +99,11 @@ IN_WRITING: Mapping[str, str] = {
     "includeHeaders": "headers are written where the rows have a column of that name",
 }
 TOMBSTONE_VALUES = "lapse.tombstone.values.enable"
-_BOOTSTRAP, _CLIENT_PREFIX = "kafka.bootstrap.servers", "kafka."
+BOOTSTRAP, CLIENT_PREFIX = "kafka.bootstrap.servers", "kafka."
 _NEARLY = 0.9
 # Settings of Kafka's clients that are heeded; those that are like them are here too.
 _OF_CLIENTS = tuple(
-    f"{_CLIENT_PREFIX}{name}"
+    f"{CLIENT_PREFIX}{name}"
     for name in (
         "acks", "bootstrap.servers", "compression.type", "default.api.timeout.ms",
         "delivery.timeout.ms", "isolation.level", "max.request.size", "request.timeout.ms",
@@ -106,6 +112,7 @@ _OF_CLIENTS = tuple(
         "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location",
         "ssl.keystore.password", "ssl.keystore.type", "ssl.protocol", "ssl.truststore.certificates",
         "ssl.truststore.location", "ssl.truststore.password", "ssl.truststore.type",
+        "transaction.timeout.ms",
     )
 )  # fmt: skip
 _PATH_HELP = "log directories, comma-separated, or HOST:PORT,HOST:PORT…"
@@ -117,9 +124,6 @@ _STREAM_ONLY = frozenset(
         "deleteConsumed", *_DELETE_MORE,
     }
 )  # fmt: skip
-_OF_QUERY = re.compile(r"checkpointlocation$|queryname$|asyncprogresstracking", re.IGNORECASE)
-_WRITE = frozenset({"topic", TOMBSTONE_VALUES})
-_PRODUCER_NUMBERS = ("delivery.timeout.ms", "request.timeout.ms", "max.request.size")
 _BY_LOWER = {name.lower(): name for name in OPTIONS}
 _WITHOUT_EFFECT = {name.lower() for name in WITHOUT_EFFECT}
 _MAX_PARTITION_BYTES = 128 << 20
@@ -227,31 +231,11 @@ class SourceOptions:
     api_timeout_ms: int = _API_TIMEOUT_MS
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """Where rows are written to, and how.
-
-    Attributes:
-        bootstrap, client: as in `SourceOptions`.
-        topic: where all rows go; None: each says so itself.
-        codec: a name of `compression.type`.
-        producer: other settings of a producer that are given, by Kafka's names.
-        valued_tombstones: the topics have `lapse.tombstone.values.enable`.
-    """
-
-    bootstrap: str
-    client: Mapping[str, str] = field(default_factory=dict, repr=False)
-    topic: str | None = None
-    codec: Codec = Codec.NONE
-    producer: Mapping[str, int] = field(default_factory=dict)
-    valued_tombstones: bool = False
-
-
 def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
     """Raises ConfigError naming the option, what it was, and what is allowed."""
-    _warn_of(given, WITHOUT_EFFECT)
-    options = _known(given)
-    take = _Taker(options)
+    warn_of(given, WITHOUT_EFFECT)
+    options = known(given)
+    take = Taker(options)
     topics, pattern, partitions = _strategy(options, take)
     _refuse_others(options, _BATCH_ONLY if streaming else _STREAM_ONLY, streaming=streaming)
     starting = _stream_offsets if streaming else _starting_offsets
@@ -262,21 +246,21 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
         times=take("startingOffsetsByTimestamp", _times, {}),
         needs_record=take("startingOffsetsByTimestampStrategy", _is_error, False),
     )
-    offsets_min, offsets_max = (take(f"{m}OffsetsPerTrigger", _positive, None) for m in _LEAST_MOST)
+    offsets_min, offsets_max = (take(f"{m}OffsetsPerTrigger", positive, None) for m in _LEAST_MOST)
     if offsets_min and offsets_max and offsets_min > offsets_max:
         raise ConfigError(
             f"option minOffsetsPerTrigger={offsets_min}: is more than maxOffsetsPerTrigger"
         )
-    bytes_max = take("maxBytesPerTrigger", _positive, None)
-    if bytes_max and (offsets_max or _BOOTSTRAP in options):
+    bytes_max = take("maxBytesPerTrigger", positive, None)
+    if bytes_max and (offsets_max or BOOTSTRAP in options):
         raise ConfigError(
             f"option maxBytesPerTrigger={bytes_max}: not with maxOffsetsPerTrigger, and not from "
             "brokers, which do not say how large records are"
         )
     return SourceOptions(
         paths=_paths(options),
-        bootstrap=options.get(_BOOTSTRAP, ""),
-        client=_client_settings(options),
+        bootstrap=options.get(BOOTSTRAP, ""),
+        client=client_settings(options),
         topics=topics,
         pattern=pattern,
         partitions=partitions,
@@ -291,27 +275,27 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
         control=take("includeControl", boolean, False),
         committed=take("kafka.isolation.level", isolation, False),
         fail_on_data_loss=take("failOnDataLoss", boolean, True),
-        partitions_min=take("minPartitions", _positive, 1),
-        partition_bytes_max=take("maxPartitionBytes", _positive, _MAX_PARTITION_BYTES),
+        partitions_min=take("minPartitions", positive, 1),
+        partition_bytes_max=take("maxPartitionBytes", positive, _MAX_PARTITION_BYTES),
         valued_tombstones=take(TOMBSTONE_VALUES, boolean, True),
         offsets_max=offsets_max,
         bytes_max=bytes_max,
         offsets_min=offsets_min or 0,
         trigger_delay_ms=take("maxTriggerDelay", _duration_ms, _TRIGGER_DELAY_MS),
-        records_max=take("maxRecordsPerPartition", _positive, None),
+        records_max=take("maxRecordsPerPartition", positive, None),
         deletion=_deletion(options, take, begins),
-        api_timeout_ms=take("kafka.default.api.timeout.ms", _positive, _API_TIMEOUT_MS),
+        api_timeout_ms=take("kafka.default.api.timeout.ms", positive, _API_TIMEOUT_MS),
     )
 
 
-def _deletion(options: Mapping[str, str], take: _Taker, begins: Bounds) -> DeletionOptions | None:
+def _deletion(options: Mapping[str, str], take: Taker, begins: Bounds) -> DeletionOptions | None:
     if not take("deleteConsumed", boolean, False):
         alone = [name for name in _DELETE_MORE if name in options]
         if alone:
             raise ConfigError(f"option {', '.join(alone)}: has a meaning with deleteConsumed=true")
         return None
-    if _BOOTSTRAP not in options:
-        raise ConfigError(f"option deleteConsumed: it is brokers that delete ({_BOOTSTRAP})")
+    if BOOTSTRAP not in options:
+        raise ConfigError(f"option deleteConsumed: it is brokers that delete ({BOOTSTRAP})")
     if replace(begins, needs_record=False) != Bounds(EARLIEST):
         raise ConfigError(
             "option deleteConsumed: needs startingOffsets=earliest; all that lies before where a "
@@ -326,46 +310,16 @@ def _deletion(options: Mapping[str, str], take: _Taker, begins: Bounds) -> Delet
         take("deleteConsumedCheckpoint", directory, None),
         take("deleteConsumedCheckpoints", _directories, ()),
         take("deleteConsumedGroups", names, ()),
-        take("kafka.request.timeout.ms", _positive, _REQUEST_TIMEOUT_MS),
-    )
-
-
-def parse_write_options(
-    given: Mapping[str, str], *, overwrite: bool, streaming: bool = False
-) -> WriteOptions:
-    """Raises ConfigError as `parse_options`; a stream's sink gets the query's options too."""
-    if overwrite:
-        raise ConfigError("a log is only appended to: mode append")
-    if streaming:
-        given = {name: text for name, text in given.items() if not _OF_QUERY.match(name)}
-    _warn_of(given, {**WITHOUT_EFFECT, **IN_WRITING})
-    of_writing = {name.lower() for name in IN_WRITING}
-    options = _known({n: text for n, text in given.items() if n.lower() not in of_writing})
-    take = _Taker(options)
-    if "path" in options or _BOOTSTRAP not in options:
-        raise ConfigError(f"rows are written to brokers: option {_BOOTSTRAP}, and no path")
-    strange = sorted(n for n in options if not is_of_client(n) and n not in _WRITE)
-    if strange:
-        raise ConfigError(f"option {', '.join(strange)}: has no meaning in writing")
-    if options.get("kafka.acks", "all") not in {"all", "-1"}:
-        raise ConfigError(f"option kafka.acks={options['kafka.acks']!r}: allowed is all")
-    numbers = {name: take(f"{_CLIENT_PREFIX}{name}", _positive, 0) for name in _PRODUCER_NUMBERS}
-    return WriteOptions(
-        bootstrap=options[_BOOTSTRAP],
-        client=_client_settings(options),
-        topic=take("topic", str, None),
-        codec=take("kafka.compression.type", _codec, Codec.NONE),
-        producer={name: number for name, number in numbers.items() if number},
-        valued_tombstones=take(TOMBSTONE_VALUES, boolean, False),
+        take("kafka.request.timeout.ms", positive, _REQUEST_TIMEOUT_MS),
     )
 
 
 def columns_of(given: Mapping[str, str]) -> tuple[str, ...]:
     """The selected columns, of a batch or of a stream; raises ConfigError as `parse_options`."""
-    return _columns(_Taker(_known(given)))
+    return _columns(Taker(known(given)))
 
 
-class _Taker:
+class Taker:
     """Options by name, parsed; what a parser refuses is said of its option."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -390,7 +344,7 @@ def _in_words(error: Exception) -> str:
     return "is no whole number" if text.startswith("invalid literal for int") else text
 
 
-def _warn_of(given: Mapping[str, str], reasons: Mapping[str, str]) -> None:
+def warn_of(given: Mapping[str, str], reasons: Mapping[str, str]) -> None:
     """Say of each option without effect why it has none."""
     here = {name.lower() for name in given}
     for name, reason in reasons.items():
@@ -398,7 +352,8 @@ def _warn_of(given: Mapping[str, str], reasons: Mapping[str, str]) -> None:
             logger.warning("option %s has no effect: %s", name, reason)
 
 
-def _known(given: Mapping[str, str]) -> dict[str, str]:
+def known(given: Mapping[str, str]) -> dict[str, str]:
+    """Options under the names they have in OPTIONS; raises ConfigError for one that is not."""
     given = {name: text for name, text in given.items() if name.lower() not in _WITHOUT_EFFECT}
     unknown = sorted(
         name for name in given if name.lower() not in _BY_LOWER and not is_of_client(name)
@@ -422,7 +377,7 @@ def _refuse_misspelt(name: str) -> None:
 
 def is_of_client(name: str) -> bool:
     """Spark does not care for case in options; Kafka's settings have none but small letters."""
-    return name.lower().startswith(_CLIENT_PREFIX)
+    return name.lower().startswith(CLIENT_PREFIX)
 
 
 def of_clients(options: Mapping[str, str]) -> dict[str, str]:
@@ -430,10 +385,11 @@ def of_clients(options: Mapping[str, str]) -> dict[str, str]:
     found = {name.lower(): text for name, text in options.items() if is_of_client(name)}
     for name in found:
         _refuse_misspelt(name)
-    return {name.removeprefix(_CLIENT_PREFIX): text for name, text in found.items()}
+    return {name.removeprefix(CLIENT_PREFIX): text for name, text in found.items()}
 
 
-def _client_settings(options: Mapping[str, str]) -> dict[str, str]:
+def client_settings(options: Mapping[str, str]) -> dict[str, str]:
+    """Those of Kafka's clients that are no options of their own, without their prefix."""
     return of_clients({name: text for name, text in options.items() if name not in OPTIONS})
 
 
@@ -447,15 +403,15 @@ def _refuse_others(options: Mapping[str, str], others: frozenset[str], *, stream
 def _paths(options: Mapping[str, str]) -> tuple[Path, ...]:
     texts = [text.strip() for text in options.get("path", "").split(",")]
     paths = tuple(Path(re.sub(r"^file:(//)?", "", text)) for text in texts if text)
-    if bool(paths) == (_BOOTSTRAP in options):
+    if bool(paths) == (BOOTSTRAP in options):
         raise ConfigError(
-            f"options path and {_BOOTSTRAP}: one of the two says where to read from ({_PATH_HELP})"
+            f"options path and {BOOTSTRAP}: one of the two says where to read from ({_PATH_HELP})"
         )
     return paths
 
 
 def _strategy(
-    options: Mapping[str, str], take: _Taker
+    options: Mapping[str, str], take: Taker
 ) -> tuple[tuple[str, ...] | None, str | None, tuple[TopicPartition, ...] | None]:
     given = [n for n in ("subscribe", "topic", "subscribePattern", "assign") if n in options]
     if len(given) > 1:
@@ -468,7 +424,7 @@ def _strategy(
     )
 
 
-def _columns(take: _Taker) -> tuple[str, ...]:
+def _columns(take: Taker) -> tuple[str, ...]:
     chosen = take("columns", names, None)
     if chosen is None:
         return tuple(TYPES) if take("includeHeaders", boolean, False) else WITHOUT_HEADERS
@@ -491,13 +447,6 @@ def names(text: str) -> tuple[str, ...]:
     return found
 
 
-def _codec(text: str) -> Codec:
-    found = {codec.name.lower(): codec for codec in Codec}.get(text)
-    if found is None:
-        raise ValueError(f"none of {', '.join(codec.name.lower() for codec in Codec)}")
-    return found
-
-
 def _directories(text: str) -> tuple[Path, ...]:
     return tuple(map(directory, names(text)))
 
@@ -516,7 +465,8 @@ def isolation(text: str) -> bool:
     return text == "read_committed"
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A number from 1 on."""
     number = int(text)
     if number < 1:
         raise ValueError("must be at least 1")

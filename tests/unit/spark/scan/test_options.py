@@ -16,8 +16,8 @@ from lapse.spark.scan.options import (
     SourceOptions,
     columns_of,
     parse_options,
-    parse_write_options,
 )
+from lapse.spark.scan.write_options import parse_write_options
 
 
 def parsed(**given: str) -> SourceOptions:

@@ -19,9 +19,10 @@ from lapse.client.partitioner import partition_of
 from lapse.client.record import ConsumerRecord
 from lapse.records.batch import scan_batches
 from lapse.records.layout import Codec
-from lapse.spark.scan.options import WriteOptions, parse_write_options
+from lapse.spark.scan.write_options import WriteOptions, parse_write_options
 from lapse.spark.source.format import LapseSource
-from lapse.spark.source.write import LapseStreamWriter, LapseWriter, Written, write_all
+from lapse.spark.source.send import write_all
+from lapse.spark.source.write import LapseStreamWriter, LapseWriter, Written
 from tests.support.broker.running import create, running_node
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)

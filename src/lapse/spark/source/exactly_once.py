@@ -1,0 +1,233 @@
+"""Exactly once: a task's rows of a batch, and the word that they are there, count together.
+
+A task of a stream writes in a transaction of its own (KIP-98), under a transactional id that all
+attempts at its part share: `lapse-sink.QUERY.TASK`. With the rows it commits an offset of a group
+of that name, which is the batch's number, and how many rows there were and their digest. An attempt
+looks first: where its batch is there already it writes nothing, and sees only whether its rows are
+the same. So whoever reads committed records sees each row once, whatever was killed or run twice.
+
+An attempt fences the one before it, and ends what that left open. One that finds itself fenced
+(speculation, a driver that was thought dead) waits for the word of the other.
+
+How long the word is kept is up to the broker: `offsets.retention.minutes` (7 days) after the last
+batch of a query that is not running. A batch that is repeated later is written again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
+from lapse.client.cluster import Cluster, parse_bootstrap
+from lapse.client.login import login
+from lapse.client.producer import Producer, ProducerConfig
+from lapse.client.transactions import FENCED, Transactions, TransactionSettings
+from lapse.records.row_digest import RowDigest
+from lapse.spark.scan.write_options import WriteOptions
+from lapse.spark.source.send import Target, producer_config, send_all
+
+# Spark's own names, which tasks are told as local properties.
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+_LOOK_SECONDS = 0.5
+
+
+class ReplayDiffers(LapseError):
+    """A batch that is repeated is not what was written of it; its task has written nothing now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A task's part of a batch."""
+
+    query_id: str
+    batch_id: int
+    task: int
+
+    @property
+    def name(self) -> str:
+        """Of its transactions, and of the group that keeps the word."""
+        return f"lapse-sink.{self.query_id}.{self.task}"
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_id}, task {self.task} of the query {self.query_id}"
+
+
+class Word(msgspec.Struct, frozen=True):
+    """What the group keeps: the last batch that the task has written."""
+
+    batch: int
+    rows: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a turn; `was_there`: an earlier attempt, or another, has written it."""
+
+    records: int
+    was_there: bool
+
+
+def turn_of(context: TaskContext | None) -> Turn | None:
+    """What a task is told; None where it is no stream's."""
+    if context is None:
+        return None
+    query_id, batch_id = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
+    if query_id is None or batch_id is None:
+        return None
+    return Turn(query_id, int(batch_id), context.partitionId())
+
+
+async def write_once(
+    batches: Iterator[pa.RecordBatch], options: WriteOptions, turn: Turn
+) -> Outcome:
+    """Send all rows unless they are there.
+
+    Raises ReplayDiffers, and what sending raises; then nothing of it counts.
+    """
+    config, who = producer_config(options), login(options.client)
+    async with Cluster(parse_bootstrap(options.bootstrap), who) as cluster:
+        transactions = Transactions(cluster, turn.name, _settings(options, config))
+        try:
+            word = await _word(transactions, turn)
+            if word is None or word.batch < turn.batch_id:
+                await transactions.begin()  # nobody else's word comes after this
+                word = await _word(transactions, turn)
+            if word is not None and word.batch == turn.batch_id:
+                return await _see_that_it_is_there(batches, options, turn, word)
+            return await _write(batches, options, turn, transactions)
+        except KafkaError as e:
+            if e.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+                asked = f"kafka.transaction.timeout.ms={options.transaction_timeout_ms}"
+                raise ConfigError(
+                    f"option {asked}: more than the brokers allow (transaction.max.timeout.ms)"
+                ) from e
+            if e.code not in FENCED:
+                raise
+            return await _written_by_another(transactions, turn, config, e)
+
+
+async def see_no_more_tasks(options: WriteOptions, turn: Turn) -> None:
+    """That no task wrote a part of a repeated batch that has no such task now (`turn.task`).
+
+    Raises ReplayDiffers.
+    """
+    async with Cluster(parse_bootstrap(options.bootstrap), login(options.client)) as cluster:
+        config = producer_config(options)
+        transactions = Transactions(cluster, turn.name, _settings(options, config))
+        word = await _word(transactions, turn)
+    if word is not None and word.batch == turn.batch_id:
+        raise _differs(turn, f"{word.rows} rows of it are there, and now it has no such task")
+
+
+async def _write(
+    batches: Iterator[pa.RecordBatch],
+    options: WriteOptions,
+    turn: Turn,
+    transactions: Transactions,
+) -> Outcome:
+    digest, who = RowDigest(), login(options.client)
+    config = producer_config(options)
+    try:
+        async with Producer(
+            options.bootstrap, config, login=who, transactions=transactions
+        ) as producer:
+            target = Target(producer, options, turn.task, digest)
+            rows = await send_all(batches, target)
+        if target.first is not None:
+            word = Word(turn.batch_id, rows, str(digest))
+            text = msgspec.json.encode(word).decode()
+            where = target.first._replace(partition=0)
+            await transactions.commit_offset(turn.name, where, turn.batch_id, text)
+            await transactions.end(commit=True)
+    except BaseException:
+        with suppress(LapseError):  # the next attempt, or the broker, ends it too
+            await transactions.end(commit=False)
+        raise
+    return Outcome(rows, was_there=False)
+
+
+async def _see_that_it_is_there(
+    batches: Iterator[pa.RecordBatch], options: WriteOptions, turn: Turn, word: Word
+) -> Outcome:
+    if not options.rows_checked:
+        await asyncio.to_thread(deque, batches, 0)  # Spark wants its rows to be taken
+        return Outcome(word.rows, was_there=True)
+    digest, who = RowDigest(), login(options.client)
+    async with Producer(options.bootstrap, producer_config(options), login=who) as producer:
+        await send_all(batches, Target(producer, options, turn.task, digest, sends=False))
+    if (digest.rows, str(digest)) != (word.rows, word.digest):
+        raise _differs(turn, f"{word.rows} rows of it are there, now it has {digest.rows} others")
+    return Outcome(word.rows, was_there=True)
+
+
+async def _written_by_another(
+    transactions: Transactions, turn: Turn, config: ProducerConfig, fenced: KafkaError
+) -> Outcome:
+    """The word of the attempt that has fenced this one; raises KafkaError where none comes."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(config.delivery_timeout_ms / 1000):
+            while True:
+                word = await _word(transactions, turn)
+                if word is not None and word.batch == turn.batch_id:
+                    return Outcome(word.rows, was_there=True)
+                await asyncio.sleep(_LOOK_SECONDS)
+    raise KafkaError(
+        fenced.code,
+        f"{turn}: another attempt took over, and has written nothing yet; or this one was longer "
+        f"than kafka.transaction.timeout.ms ({fenced})",
+    )
+
+
+async def _word(transactions: Transactions, turn: Turn) -> Word | None:
+    """The last one, unless an open transaction may replace it.
+
+    Raises ReplayDiffers where it is of a later batch.
+    """
+    try:
+        offsets = await transactions.committed(turn.name)
+    except KafkaError as e:
+        if e.code is not ErrorCode.UNSTABLE_OFFSET_COMMIT:
+            raise
+        return None
+    words = [_parsed(one.metadata) for one in offsets.values()]
+    last = max((one for one in words if one), key=lambda one: one.batch, default=None)
+    if last is not None and last.batch > turn.batch_id:
+        raise _differs(turn, f"batch {last.batch} is there already: an old checkpoint?")
+    return last
+
+
+def _parsed(metadata: str) -> Word | None:
+    try:
+        return msgspec.json.decode(metadata, type=Word)
+    except msgspec.MsgspecError:
+        return None  # somebody else's
+
+
+def _differs(turn: Turn, what: str) -> ReplayDiffers:
+    return ReplayDiffers(
+        f"{turn}: {what}. This task has written nothing now; exactlyOnce=false for one run writes "
+        "the batch again, whole"
+    )
+
+
+def _settings(options: WriteOptions, config: ProducerConfig) -> TransactionSettings:
+    return TransactionSettings(
+        transaction_timeout_ms=options.transaction_timeout_ms,
+        request_timeout_ms=config.request_timeout_ms,
+        max_block_ms=config.delivery_timeout_ms,
+    )
+
+
+__all__: Sequence[str] = (
+    "BATCH_ID", "QUERY_ID", "Outcome", "ReplayDiffers", "Turn", "Word", "see_no_more_tasks",
+    "turn_of", "write_once",
+)  # fmt: skip

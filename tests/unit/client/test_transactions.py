@@ -1,0 +1,133 @@
+"""A transactional id at a running node: what counts together, and who is fenced."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition
+from lapse.broker.node import Node
+from lapse.client.cluster import Cluster, parse_bootstrap
+from lapse.client.consumer import Consumer, ConsumerConfig
+from lapse.client.groups import Committed
+from lapse.client.producer import Producer
+from lapse.client.transactions import FENCED, Transactions, TransactionSettings
+from tests.support.broker.running import create, running_node
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+QUICK = TransactionSettings(max_block_ms=5000)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with running_node(tmp_path, {"auto.create.topics.enable": "false"}) as running:
+        await create(running, "a", 2)
+        yield running
+
+
+def address(node: Node) -> str:
+    return f"{node.services.address.host}:{node.services.address.port}"
+
+
+@asynccontextmanager
+async def transactions(node: Node, name: str = "t") -> AsyncIterator[Transactions]:
+    async with Cluster(parse_bootstrap(address(node))) as cluster:
+        yield Transactions(cluster, name, QUICK)
+
+
+async def values(node: Node) -> list[bytes | None]:
+    """What a reader of committed records is given."""
+    config = ConsumerConfig(read_committed=True)
+    async with Consumer(address(node), config) as consumer:
+        end = await consumer.end_offsets([A0, A1])
+        await consumer.assign(dict.fromkeys(end, 0))
+        found = []
+        for _ in range(5):
+            found += await consumer.poll(timeout_ms=200)
+        return sorted(record.value for record in found)  # type: ignore[type-var]
+
+
+async def test_records_and_an_offset_count_together(node: Node) -> None:
+    async with transactions(node) as mine:
+        await mine.begin()
+        async with Producer(address(node), transactions=mine) as producer:
+            for n in range(2):
+                await producer.send("a", b"k", b"%d" % n, partition=n)
+            await producer.flush()
+            await mine.commit_offset("g", A0, 7, "with it")
+            assert await values(node) == []
+            assert await mine.committed("g") == {}
+        await mine.end(commit=True)
+        await mine.begin()  # which waits until that is everywhere
+        assert await mine.committed("g") == {A0: Committed(7, "with it")}
+        await mine.commit_offset("g", A0, 8, "")
+        with pytest.raises(KafkaError, match="UNSTABLE_OFFSET_COMMIT"):
+            await mine.committed("g")
+    assert await values(node) == [b"0", b"1"]
+
+
+async def test_what_is_aborted_counts_for_nobody(node: Node) -> None:
+    """Then another transaction of the same producer."""
+    async with transactions(node) as mine:
+        await mine.begin()
+        async with Producer(address(node), transactions=mine) as producer:
+            await (await producer.send("a", b"k", b"never", partition=0))
+            await mine.commit_offset("g", A0, 7, "never")
+            await mine.end(commit=False)
+            assert await mine.committed("g") == {}
+            await (await producer.send("a", b"k", b"later", partition=0))
+            await mine.end(commit=True)
+    assert await values(node) == [b"later"]
+
+
+async def test_nothing_begun_is_nothing_to_end(node: Node) -> None:
+    async with transactions(node) as mine:
+        await mine.begin()
+        for commit in (True, False):
+            await mine.end(commit=commit)
+        assert await mine.committed("g") == {}
+
+
+async def test_who_begins_fences_who_was_there_and_ends_what_he_left(node: Node) -> None:
+    async with transactions(node) as first, transactions(node) as second:
+        await first.begin()
+        async with Producer(address(node), transactions=first) as producer:
+            await (await producer.send("a", b"k", b"left open", partition=0))
+            await second.begin()
+            sending = await producer.send("a", b"k", b"fenced", partition=0)
+            with pytest.raises(KafkaError) as sent:
+                await sending
+            with pytest.raises(KafkaError, match="a batch of it has failed"):
+                await (await producer.send("a", b"k", b"after it", partition=0))
+            for asking in (first.add(A1), first.commit_offset("g", A0, 1, "")):
+                with pytest.raises(KafkaError) as asked:
+                    await asking
+                assert asked.value.code in FENCED
+        assert sent.value.code in FENCED
+        with pytest.raises(KafkaError):
+            await first.end(commit=True)
+        async with Producer(address(node), transactions=second) as producer:
+            await (await producer.send("a", b"k", b"second", partition=0))
+        await second.end(commit=True)
+    assert await values(node) == [b"second"]
+
+
+async def test_a_topic_that_is_not_there_is_said_in_time(node: Node) -> None:
+    async with Cluster(parse_bootstrap(address(node))) as cluster:
+        mine = Transactions(cluster, "t", TransactionSettings(max_block_ms=300))
+        await mine.begin()
+        with pytest.raises(KafkaError, match=r"not done within 300 ms.*UNKNOWN_TOPIC") as late:
+            await mine.add(TopicPartition("nobody", 0))
+        assert late.value.code is ErrorCode.REQUEST_TIMED_OUT
+
+
+async def test_several_partitions_at_once(node: Node) -> None:
+    async with transactions(node) as mine:
+        await mine.begin()
+        await asyncio.gather(*(mine.add(where) for where in (A0, A1, A0, A1)))
+        await mine.end(commit=True)
