@@ -32,6 +32,7 @@ from lapse.lifecycle.round.progress import Progress
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.spark.rounds.erase import spark_audits
+from lapse.spark.session.session import SessionOptions
 
 SHAPES = {"100 B x 100": (100, 100), "1 KB x 16": (1000, 16), "100 B x 1": (100, 1)}
 CODECS = (Codec.NONE, Codec.LZ4, Codec.ZSTD)
@@ -117,7 +118,7 @@ def on_spark(folder: Path, args: argparse.Namespace, master: str) -> dict[str, A
     search: Search = make_search(keys_of(1))
     seconds = []
     began = time.perf_counter()
-    with spark_audits(master, SystemClock(), quiet) as runs:
+    with spark_audits(SessionOptions(master), SystemClock(), quiet) as runs:
         run = runs(search)
         for _ in range(args.runs):
             looked(folder / "spark", run)

@@ -53,6 +53,7 @@ from lapse.lifecycle.service.commits import committed
 from lapse.lifecycle.warm_up import warm_up
 from lapse.spark.rounds.bins import pack
 from lapse.spark.rounds.task import encode_bin
+from lapse.spark.session.session import SessionOptions
 
 NOW_MS = START_MS + 1000
 MEMORY = MapMemory(256 << 20)
@@ -146,7 +147,7 @@ def _engine(args: argparse.Namespace) -> tuple[Engine, Callable[[], None]]:
         return InlineEngine(RealFs(), PinnedClock(NOW_MS)), lambda: None
     from lapse.spark.rounds.engine import open_engine  # noqa: PLC0415  (Spark only where it is measured)
 
-    spark = open_engine(args.master)
+    spark = open_engine(SessionOptions(args.master))
     return spark, spark.close
 
 

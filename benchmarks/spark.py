@@ -29,6 +29,7 @@ from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.records.builder import NewRecord, build_batch
 from lapse.spark.rounds.engine import SparkEngine, open_engine
+from lapse.spark.session.session import SessionOptions
 
 RECORDS_A_BATCH = 5000
 SMALL = {"a": 100_000, "b": 100_000}
@@ -129,7 +130,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="lapse-bench-"))
     try:
         start = time.perf_counter()
-        engine = open_engine(args.master, "lapse benchmark")
+        engine = open_engine(SessionOptions(args.master, "lapse benchmark"))
         ready_s = time.perf_counter() - start
         with make(folder / "small", SMALL, 20_000) as owner:
             small = small_rounds(engine, owner, args.runs)

@@ -45,6 +45,7 @@ from lapse.lifecycle.round.split.stages import (
 from lapse.lifecycle.warm_up import warm_up
 from lapse.records.batch_writer import Bytes, RecordFields, no_headers, write_batch
 from lapse.records.builder import BatchSpec
+from lapse.spark.session.session import SessionOptions
 
 NOW_MS = 1_700_000_000_000
 KEY_BYTES = 16
@@ -106,7 +107,7 @@ def on_spark(sized: Callable[[], RoundPlan], workers: int) -> Measured:
 
     stages = Stages()
     with stages.stage("spark's start and first job"):
-        engine = open_engine(f"local[{workers}]")
+        engine = open_engine(SessionOptions(f"local[{workers}]"))
     run_job = engine._run_job
 
     def timed(job: Any, run: Any, on_wait: Any) -> Any:

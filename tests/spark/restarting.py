@@ -24,6 +24,7 @@ from lapse.lifecycle.service.loop import Service, ServiceOptions
 from lapse.lifecycle.status.reports import read_progress
 from lapse.log.env import LogEnv
 from lapse.spark.rounds.engine import SparkEngine, open_engine
+from lapse.spark.session.session import SessionOptions
 from tests.support.lifecycle.rounds import MEMORY, compacted
 
 MASTER = "local[1]"
@@ -71,7 +72,9 @@ def main(data: str) -> None:
             while not made.has_worked:
                 env.clock.sleep(min(made.step(), PAUSE_MS) / 1000)
 
-        keeper = EngineKeeper(env, path, lambda: open_engine(MASTER), lambda: False, engines_lost())
+        keeper = EngineKeeper(
+            env, path, lambda: open_engine(SessionOptions(MASTER)), lambda: False, engines_lost()
+        )
         lost = keeper.run(serve, lambda: service[0].has_worked)
     if lost is not None:
         begin_again(lost)

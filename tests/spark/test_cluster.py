@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import subprocess
 import sys
 import venv
@@ -94,6 +95,41 @@ def test_a_round_there_is_a_round_here(
             cluster = stack.enter_context(standalone(tmp_path))
             master, environment = cluster.url, cluster.environment
         assert cleaned(logs, tmp_path / "there", "--master", master, **environment) == here
+
+
+def test_executors_come_as_they_are_wanted(
+    logs: Path, here: dict[str, bytes], tmp_path: Path
+) -> None:
+    """Dynamic allocation from none, on two small workers; what the user says is in force."""
+    events = tmp_path / "events"
+    events.mkdir()
+    wanted = {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": "0",
+        "spark.dynamicAllocation.initialExecutors": "0",
+        "spark.executor.cores": "1",
+        "spark.executor.memory": "512m",
+    }
+    conf = [word for name, text in wanted.items() for word in ("--conf", f"{name}={text}")]
+    environment = spark_defaults(
+        tmp_path / "conf", authenticate="true", authenticate__secret=secrets.token_hex(16),
+        network__crypto__enabled="true", eventLog__enabled="true", eventLog__dir=events.as_uri(),
+        eventLog__rolling__enabled="false", eventLog__compress="false", driver__memory="777m",
+    )  # fmt: skip
+    hosts = ("127.0.0.1", "127.0.0.2")
+    with standalone(tmp_path, *hosts, cores=2, environment=environment) as cluster:
+        there = cleaned(
+            logs, tmp_path / "there", "--master", cluster.url, *conf, **cluster.environment
+        )
+    assert there == here
+    [log] = events.iterdir()
+    told = log.read_text()
+    assert told.count('"Event":"SparkListenerExecutorAdded"') >= len(hosts)
+    assert '"spark.job.description":"cleaning ' in told
+    assert '"spark.driver.memory":"777m"' in told
+    secret = (tmp_path / "conf" / "spark-defaults.conf").read_text().split("secret ")[1].split()[0]
+    assert secret not in told
 
 
 def said_of(done: CompletedProcess[str]) -> str:

@@ -23,7 +23,7 @@ from lapse.lifecycle.round.progress import Progress
 from lapse.records.layout import Codec
 from lapse.spark.rounds import erase as erase_job
 from lapse.spark.rounds.erase import DEATHS_MAX, DIED, SparkAudits, spark_audits
-from lapse.spark.session.session import OpenSession
+from lapse.spark.session.session import OpenSession, SessionOptions
 from tests.support.lifecycle.erase.replica import FIRST, KEY, NEVER, batch, damaged, others, written
 
 
@@ -84,7 +84,7 @@ def test_spark_goes_while_nothing_is_to_be_done_and_comes_back_for_much(
     monkeypatch.setattr(session.spark, "stop", lambda: None)
     search = make_search([KEY, NEVER])
     here = looked(replica, InlineAudits(search, SystemClock(), quiet))
-    with spark_audits("local[2]", SystemClock(), quiet) as runs:
+    with spark_audits(SessionOptions("local[2]"), SystemClock(), quiet) as runs:
         run = runs(search)
         assert (len(opened), looked(replica, run), len(opened)) == (0, here, 1)
         runs.rest()

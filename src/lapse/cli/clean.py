@@ -82,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--kafka-exact", action="store_true", help="Kafka 4.3's result, its mistakes included")
     add("--dry-run", action="store_true", help="say what would be cleaned, change nothing")
     add("--engine", choices=("spark", "inline"), default="spark", help="default: %(default)s")
-    add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
+    options.add_spark(parser)
     add("--memory", default="2g", metavar="SIZE", help="of all processes (default: %(default)s)")
     add("--json", action="store_true", help="one JSON object a log")
 
@@ -400,8 +400,11 @@ def _engine(job: Job) -> Iterator[tuple[Engine, int]]:
         return
     with needed_for("--engine spark"):  # imported only if chosen
         from lapse.spark.rounds.engine import open_engine  # noqa: PLC0415
+        from lapse.spark.session.session import SessionOptions  # noqa: PLC0415
 
-    with contextlib.closing(open_engine(job.args.master)) as engine:
+    said = options.spark_settings(job.args.conf)
+    wish = SessionOptions(job.args.master, "lapse clean", said=said)
+    with contextlib.closing(open_engine(wish)) as engine:
         yield engine, 1 if job.wish.rules is Rules.KAFKA_43 else engine.task_slots
 
 

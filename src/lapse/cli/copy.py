@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
+from lapse.cli import options
 from lapse.cli.remote import client_properties, print_rows
 from lapse.records.layout import Codec
 from lapse.spark.source.progress import CheckpointError, read_checkpoint
@@ -55,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--compression", choices=[codec.name.lower() for codec in Codec], default="none",
         help="of the batches written (default: %(default)s)")  # fmt: skip
     add("--dry-run", action="store_true", help="see that it can be done, copy nothing")
-    add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
+    options.add_spark(parser)
     add("--json", action="store_true", help="one JSON object a line")
 
 
@@ -69,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
 
     asyncio.run(claim(spec, RealFs(), dry_run=args.dry_run))
     if not args.dry_run:
-        opened = open_session(SessionOptions(args.master, "lapse copy", SETTINGS))
+        said = options.spark_settings(args.conf)
+        opened = open_session(SessionOptions(args.master, "lapse copy", SETTINGS, said=said))
         try:
             source.register(opened.spark)
             copy_what_is_there(opened.spark, spec)

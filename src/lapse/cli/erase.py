@@ -28,6 +28,7 @@ from lapse.base.errors import ConfigError, KafkaError
 from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.base.times import after_ms, duration
+from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
 from lapse.cli.prove_erased import (
     EXIT_CODES,
@@ -145,7 +146,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"Ed25519 key (default: made once, ~/.config/lapse/{sign.KEY_FILE})")  # fmt: skip
     add("--engine", choices=("spark", "inline"), default="inline",
         help="who looks files through: this process, or Spark (default: %(default)s)")  # fmt: skip
-    add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
+    options.add_spark(parser)
     add("--json", action="store_true", help="one JSON object a topic")
 
 

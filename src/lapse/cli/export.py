@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--anew", action="store_true", help="make the table anew, whatever is there")
     options.add_settings(parser)
     add("--dry-run", action="store_true", help="say what is new, write nothing")
-    add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
+    options.add_spark(parser)
     add("--json", action="store_true", help="one JSON object")
 
 
@@ -69,7 +69,9 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         done = would_do(table, lambda: log.look(clock), wish)
     else:
-        opened = open_session(SessionOptions(args.master, "lapse export", source.SETTINGS))
+        said = options.spark_settings(args.conf)
+        session = SessionOptions(args.master, "lapse export", source.SETTINGS, said=said)
+        opened = open_session(session)
         try:
             where = Source(Jobs(opened.spark), log.options, args.topic, folder)
             done = export(table, where, lambda: log.look(clock), wish, clock)

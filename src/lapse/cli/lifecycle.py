@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -55,6 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, metavar="CONFIG", help="a server.properties")
     add_engine(parser)
     options.add_settings(parser, "a broker setting")
+    options.add_conf(parser)
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     # py4j logs every call that a stopping JVM does not answer; our own lines say what matters.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     yield_to_others(config.lifecycle_nice)  # before there is a JVM, which inherits it
-    LifecycleProcess(config, args.engine).run()
+    LifecycleProcess(config, args.engine, options.spark_settings(args.conf)).run()
     return 0
 
 
@@ -95,8 +97,11 @@ def begin_again(lost: int) -> NoReturn:
 class LifecycleProcess:
     """The service and its engine, until SIGTERM or SIGINT, or until the engine is lost."""
 
-    def __init__(self, config: BrokerConfig, engine: str) -> None:
+    def __init__(
+        self, config: BrokerConfig, engine: str, spark_settings: Mapping[str, str] | None = None
+    ) -> None:
         self._config, self._engine = config, engine
+        self._spark_settings = spark_settings or {}
         self._data_dir = first_log_dir(config)
         self._env = LogEnv(RealFs(), SystemClock())
         self._owner = RemoteOwner(self._data_dir)
@@ -150,12 +155,20 @@ class LifecycleProcess:
     def _start(self) -> SparkEngine:
         with needed_for("--engine spark"):  # no JVM unless it is wanted
             from lapse.spark.rounds.engine import open_engine  # noqa: PLC0415
+            from lapse.spark.session.session import SessionOptions  # noqa: PLC0415
 
         for number in (signal.SIGTERM, signal.SIGINT):  # while Spark starts there is nothing to end
             signal.signal(number, signal.SIG_DFL)
         logger.info("starting Spark")
         config = self._config
-        engine = open_engine(config.lifecycle_master, "lapse lifecycle", config.lifecycle_cores_max)
+        engine = open_engine(
+            SessionOptions(
+                config.lifecycle_master,
+                "lapse lifecycle",
+                cores_max=config.lifecycle_cores_max,
+                said=self._spark_settings,
+            )
+        )
         self._listen()
         return engine
 

@@ -29,6 +29,31 @@ def add_settings(parser: argparse.ArgumentParser, what: str = "a topic or broker
     )  # fmt: skip
 
 
+def add_spark(parser: argparse.ArgumentParser) -> None:
+    """`--master` and `--conf`."""
+    parser.add_argument(
+        "--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)"
+    )
+    add_conf(parser)
+
+
+def add_conf(parser: argparse.ArgumentParser) -> None:
+    """`--conf`, as of spark-submit."""
+    parser.add_argument(
+        "--conf", action="append", default=[], metavar="NAME=VALUE",
+        help="a setting of Spark's, over spark-defaults.conf; may be repeated",
+    )  # fmt: skip
+
+
+def spark_settings(pairs: Iterable[str]) -> dict[str, str]:
+    """Of `--conf`; raises ConfigError."""
+    found = dict(pair.partition("=")[::2] for pair in pairs)
+    for pair in pairs:
+        if "=" not in pair:
+            raise ConfigError(f"--conf {pair}: allowed is NAME=VALUE, as spark.ui.enabled=true")
+    return found
+
+
 def add_partitions(parser: argparse.ArgumentParser, *, may_lack: bool = False) -> None:
     """`LOGDIR`, which `may_lack` where brokers can be asked instead, and `--partition`."""
     parser.add_argument(

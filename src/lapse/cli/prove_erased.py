@@ -112,7 +112,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="with --check: whose signature it must be (default: ours); repeatable")  # fmt: skip
     add("--engine", choices=("spark", "inline"), default="inline",
         help="who looks files through: this process, or Spark (default: %(default)s)")  # fmt: skip
-    add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
+    options.add_spark(parser)
     add("--json", action="store_true", help="the signed report itself; with --check, what differs")
 
 
@@ -170,8 +170,11 @@ def audits(args: argparse.Namespace, clock: Clock, on_progress: OnProgress) -> I
         yield InlineRuns(clock, on_progress)
         return
     from lapse.spark.rounds.erase import spark_audits  # noqa: PLC0415  (no JVM unless it is wanted)
+    from lapse.spark.session.session import SessionOptions  # noqa: PLC0415
 
-    with spark_audits(args.master, clock, on_progress) as runs:
+    said = options.spark_settings(args.conf)
+    wish = SessionOptions(args.master, "lapse erasure", said=said)
+    with spark_audits(wish, clock, on_progress) as runs:
         yield runs
 
 

@@ -58,12 +58,13 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.03
 _JOB_IDS_WAIT_SECONDS = 1.0
 _NAMED_LOGS_MAX = 3
+SLOTS_ASKED_FOR_MAX = 64
 _THREADS = 4  # of one run and one that overtakes it: a job, and the driver of a split plan
 
 
-def open_engine(master: str, app_name: str = "lapse", cores_max: int = 0) -> SparkEngine:
-    """Start Spark and have its workers ready; raises JavaNotFound, SparkFailed, EngineLost."""
-    opened = open_session(SessionOptions(master, app_name, cores_max=cores_max))
+def open_engine(options: SessionOptions) -> SparkEngine:
+    """Start Spark and have its workers ready; raises as `open_session`, and EngineLost."""
+    opened = open_session(options)
     engine = SparkEngine(opened.spark, RealFs(), SystemClock())
     try:
         engine.warm_up()
@@ -101,11 +102,7 @@ class _Running:
 
 
 class SparkEngine:
-    """`lifecycle.round.engine.Engine` on a Spark session.
-
-    Attributes:
-        task_slots: tasks that run at once.
-    """
+    """`lifecycle.round.engine.Engine` on a Spark session."""
 
     name = "spark"
     can_be_lost = True
@@ -115,11 +112,25 @@ class SparkEngine:
         self._fs, self._clock = fs, clock
         self._driver = ThreadPoolExecutor(_THREADS, "lapse-spark-driver")
         self._is_closing = False
-        self.task_slots = int(self._spark.defaultParallelism)
+
+    @property
+    def task_slots(self) -> int:
+        """How many tasks run at once, as far as is known now.
+
+        Executors come and go: where Spark asks for them as there is work, those count that it may
+        ask for, up to SLOTS_ASKED_FOR_MAX.
+        """
+        there = int(self._spark.defaultParallelism)
+        said = self._spark.getConf().get
+        if said("spark.dynamicAllocation.enabled", "false") != "true":
+            return there
+        cores = int(said("spark.executor.cores", "1") or 1)
+        most = int(said("spark.dynamicAllocation.maxExecutors", "") or SLOTS_ASKED_FOR_MAX)
+        return max(there, min(most * cores, SLOTS_ASKED_FOR_MAX))
 
     def warm_up(self) -> None:
-        """Have a worker for each slot, its kernels loaded; raises EngineLost if that fails."""
-        job = Job("warm-up", run_bins, [encode_bin(())] * self.task_slots)
+        """Have a worker for each slot there is, its kernels loaded; raises EngineLost if not."""
+        job = Job("warm-up", run_bins, [encode_bin(())] * int(self._spark.defaultParallelism))
         try:
             self._driver.submit(self._collect, "lapse-warm-up", job).result()
         except SPARK_ERRORS as e:

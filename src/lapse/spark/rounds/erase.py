@@ -52,9 +52,11 @@ _Bin = Sequence[_Numbered]
 
 
 @contextmanager
-def spark_audits(master: str, clock: Clock, on_progress: OnProgress) -> Iterator[SparkRuns]:
+def spark_audits(
+    wish: SessionOptions, clock: Clock, on_progress: OnProgress
+) -> Iterator[SparkRuns]:
     """Spark, for searches alone; it starts with the first one."""
-    runs = SparkRuns(master, clock, on_progress)
+    runs = SparkRuns(wish, clock, on_progress)
     try:
         yield runs
     finally:
@@ -68,8 +70,8 @@ class SparkRuns:
     files of some megabytes are looked through here, before a Java would be there.
     """
 
-    def __init__(self, master: str, clock: Clock, on_progress: OnProgress) -> None:
-        self._master, self._clock, self._on_progress = master, clock, on_progress
+    def __init__(self, wish: SessionOptions, clock: Clock, on_progress: OnProgress) -> None:
+        self._wish, self._clock, self._on_progress = wish, clock, on_progress
         self._session: SparkSession | None = None
         self._has_rested = False
 
@@ -95,8 +97,7 @@ class SparkRuns:
 
     def _started(self) -> SparkContext:
         if self._session is None:
-            options = SessionOptions(master=self._master, app_name="lapse erasure")
-            self._session = open_session(options).spark
+            self._session = open_session(self._wish).spark
         return self._session.sparkContext
 
     def rest(self) -> None:

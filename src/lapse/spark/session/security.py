@@ -80,9 +80,14 @@ def security_settings(master: str, folder: Path) -> dict[str, str]:
     return settings
 
 
+def holds_secret(name: str) -> bool:
+    """Whether a setting's value is nobody else's to see."""
+    return _SECRETS.search(name) is not None
+
+
 def without_secrets(settings: Mapping[str, str]) -> SparkSettings:
     """What may be on a command line, and what may not."""
-    hidden = {name: text for name, text in settings.items() if _SECRETS.search(name)}
+    hidden = {name: text for name, text in settings.items() if holds_secret(name)}
     return SparkSettings({name: settings[name] for name in settings.keys() - hidden.keys()}, hidden)
 
 

@@ -35,6 +35,7 @@ from lapse.spark.session.security import (
     security_settings,
     without_secrets,
 )
+from lapse.spark.session.user_settings import spark_defaults, that_win
 
 JVM_STOP_SECONDS_MAX = 5.0
 TASK_ATTEMPTS_MAX = 4  # a worker that is killed costs one of them
@@ -79,7 +80,8 @@ class SessionOptions:
         master: a Spark master; `local[N]` gets retries of its tasks, which Spark gives it not. With
             one that has other machines, PYSPARK_PYTHON names the Python there, and Spark's own
             settings (SPARK_LOCAL_IP, spark.driver.host) the address they reach us by.
-        settings: Spark settings that win over ours.
+        settings: Spark settings of the caller's, in place of ours.
+        said: of the user's, which win over those (`user_settings`).
         cores_max: tasks that run at once, 0 for as many as the master has; of masters with other
             machines only Spark's own know such a limit (YARN and Kubernetes count executors).
     """
@@ -88,6 +90,7 @@ class SessionOptions:
     app_name: str = "lapse"
     settings: Mapping[str, str] = field(default_factory=dict)
     cores_max: int = 0
+    said: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +139,19 @@ def _reason(error: Exception) -> str:
 def _start(options: SessionOptions, archive: str) -> SparkSession:
     """Start Java first, with the settings that are not secret, then the session, with all."""
     folder = _own_folder()
+    theirs = that_win(options.master, options.said, spark_defaults(os.environ))
+    java = f'{SETTINGS[JAVA_OPTIONS]} "-Djava.io.tmpdir={folder}" {archive}'.rstrip()
     settings = {
         **SETTINGS,
         **security_settings(options.master, folder),
-        JAVA_OPTIONS: f'{SETTINGS[JAVA_OPTIONS]} "-Djava.io.tmpdir={folder}" {archive}'.rstrip(),
-        "spark.master": with_retries(within_cores(options.master, options.cores_max, processors())),
         "spark.app.name": options.app_name,
+        **options.settings,
+        **theirs,
+        JAVA_OPTIONS: f"{java} {theirs.get(JAVA_OPTIONS, '')}".rstrip(),
+        "spark.master": with_retries(within_cores(options.master, options.cores_max, processors())),
     }
     if options.cores_max:
         settings["spark.cores.max"] = str(options.cores_max)
-    settings.update(options.settings)
     parts = without_secrets(settings)
     if SparkContext._gateway is None:
         SparkContext._ensure_initialized(
