@@ -175,6 +175,7 @@ class Producer(AbstractAsyncContextManager["Producer"]):
         try:
             async with asyncio.timeout(self._config.max_block_ms / 1000):
                 where = await self._place(topic, key, partition, size)
+                await self._join(where)
                 if record.tombstone:
                     connection = await self._cluster.leader_connection(where)
                     require_tombstone_values(connection, where)
@@ -188,7 +189,6 @@ class Producer(AbstractAsyncContextManager["Producer"]):
         if self._closed:
             self._room.give(size)
             self._check_open()
-        await self._join(where)
         queue = self._queue(where)
         batch = queue.last_with_room(size)
         if batch is None:

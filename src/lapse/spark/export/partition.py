@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from lapse.base.fs import RealFs
 from lapse.spark.export.decide import Kind, Step
 from lapse.spark.export.files import FILE_RECORDS_MAX, STORED, NewFiles, read_rows, rows_in
-from lapse.spark.export.judge import ROWS, Partition, Verdict, judge
+from lapse.spark.export.judge import KEYS, ROWS, Partition, Verdict, judge
 from lapse.spark.export.table import attempt_folder
 from lapse.spark.scan import place
+from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import parse_options
 from lapse.spark.scan.plan import Pruning
 from lapse.spark.scan.read import read_split
@@ -33,6 +34,7 @@ from lapse.spark.views.keys import warm_up
 
 SMALL_RECORDS = FILE_RECORDS_MAX // 10
 SMALL_FILES_MAX = 8
+TRIES_MAX = 5
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -71,23 +73,45 @@ class Written(msgspec.Struct, frozen=True):
 
 
 def write(encoded: bytes) -> bytes:
-    """In a task: an `Asked`, and a `Written` in return. Raises what reading and writing raise."""
+    """In a task: an `Asked`, and a `Written` in return.
+
+    Raises what reading and writing raise; DataLost where a log is compacted faster than it is read.
+    """
     warm_up()
     asked = msgspec.json.decode(encoded, type=Asked)
+    for _ in range(TRIES_MAX):
+        written = _written(asked)
+        if written is not None:
+            return msgspec.json.encode(written)
+    raise DataLost(
+        f"{asked.topic}-{asked.partition}: records that were the last of their keys have been "
+        f"compacted away each of {TRIES_MAX} times; export it again"
+    )
+
+
+def _written(asked: Asked) -> Written | None:
+    """None where a record that was to be a row has gone meanwhile.
+
+    A round may take it between the two looks at the log, where its key has a newer one, beyond
+    what this run reads. A key that was to lose its row for that record would be missing then.
+    """
     files = {name: Path(asked.folder) / name for name in asked.step.files}
     readers = {name: partial(read_rows, path, ROWS) for name, path in files.items()}
-    records = partial(_records, asked, ("key", "offset", "is_tombstone"))
+    records = partial(_records, asked, KEYS)
     verdict = judge(Partition(asked.step, asked.kind, asked.is_late, records, readers))
     rewritten = _rewritten(files, verdict)
     place = attempt_folder(Path(asked.folder), asked.run_id, asked.partition)
     out = NewFiles(place, RealFs())
+    for rows in _new_rows(asked, verdict):
+        out.write(rows)
+    if verdict.alive is not None and out.rows < len(verdict.alive):
+        out.close()
+        return None
     for name in rewritten:
         for rows in _staying(read_rows(files[name]), verdict.stay[name]):
             out.write(rows)
-    for rows in _new_rows(asked, verdict):
-        out.write(rows)
     kept = tuple(name for name in files if name not in rewritten)
-    return msgspec.json.encode(Written(asked.partition, kept, out.close(), out.rows))
+    return Written(asked.partition, kept, out.close(), out.rows)
 
 
 def _rewritten(files: Mapping[str, Path], verdict: Verdict) -> list[str]:

@@ -37,6 +37,7 @@ from lapse.spark.source.send import Target, producer_config, send_all
 # Spark's own names, which tasks are told as local properties.
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 _LOOK_SECONDS = 0.5
+_ABORT_SECONDS_MAX = 10.0  # an error is not kept back for longer
 
 
 class ReplayDiffers(LapseError):
@@ -149,8 +150,9 @@ async def _write(
             await transactions.commit_offset(turn.name, where, turn.batch_id, text)
             await transactions.end(commit=True)
     except BaseException:
-        with suppress(LapseError):  # the next attempt, or the broker, ends it too
-            await transactions.end(commit=False)
+        with suppress(LapseError, TimeoutError):  # the next attempt, or the broker, ends it too
+            async with asyncio.timeout(_ABORT_SECONDS_MAX):
+                await transactions.end(commit=False)
         raise
     return Outcome(rows, was_there=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from lapse.records.builder import NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.spark.export import partition
 from lapse.spark.export.decide import Kind, Step
+from lapse.spark.export.judge import Partition, Verdict, judge
 from lapse.spark.export.partition import Asked, Written
 from lapse.spark.export.table import attempt_folder
-from tests.support.log.logs import NOW, TP, append, batch, config, open_log
+from lapse.spark.scan.files import DataLost
+from tests.support.log.logs import NOW, TP, append, batch, config, open_log, rewrite
 
 FOLDER = f"partition={TP.partition}"
 
@@ -149,6 +152,55 @@ def test_records_of_many_batches(tmp_path: Path, codec: Codec) -> None:
     assert {offset: key for offset, (key, _) in topic.rows().items()} == {
         offset: key for key, offset in newest.items()
     }
+
+
+def compacting(topic: Topic, times: int) -> Callable[[Partition], Verdict]:
+    """Right after the keys were looked at: `a` gets a newer record, and a round takes the older."""
+    left = [times]
+
+    def judge_and_compact(asked: Partition) -> Verdict:
+        found = judge(asked)
+        if left[0]:
+            left[0] -= 1
+            log, older = topic.log, int(found.alive[0]) if found.alive is not None else -1
+            topic.send(record(b"a", b"beyond"))
+            log.roll(NOW)
+            log.flush()
+            attempt = log.dir / ".lapse" / str(left[0]) / "1"
+            sealed = list(log.segments[:-1])
+            rewritten = rewrite(log, sealed, lambda row: row.base_offset != older, attempt)
+            log.replace_segments(rewritten.replacement, log.generation)
+        return found
+
+    return judge_and_compact
+
+
+def test_a_record_that_is_compacted_between_two_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its key keeps the row that it has until the next run; it is never missing."""
+    topic = Topic(tmp_path)
+    topic.send(record(b"a", b"old"))
+    topic.send(record(b"b"))
+    topic.run()
+    topic.send(record(b"a", b"new"))
+    topic.send(record(b"b", b"new"))
+    monkeypatch.setattr(partition, "judge", compacting(topic, 1))
+    topic.run()
+    assert topic.rows() == {0: (b"a", b"old"), 3: (b"b", b"new")}
+    topic.run()
+    assert topic.rows() == {3: (b"b", b"new"), 4: (b"a", b"beyond")}
+
+
+def test_a_log_that_is_compacted_each_time_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = Topic(tmp_path)
+    for n in range(partition.TRIES_MAX + 1):
+        topic.send(record(b"%d" % n))
+    monkeypatch.setattr(partition, "judge", compacting(topic, 99))
+    with pytest.raises(DataLost, match=f"{TP}: .* compacted away each of 5 times"):
+        topic.run()
 
 
 def test_nothing_new_and_a_log_start_that_moved(tmp_path: Path) -> None:
