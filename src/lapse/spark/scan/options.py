@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
+from lapse.base.setting import LONG_MAX
 from lapse.base.times import FOREVER_MS, UNITS_MS
 from lapse.records.column_spec import TYPES, WITHOUT_HEADERS
 from lapse.spark.scan.folders import directory
@@ -467,9 +468,17 @@ def isolation(text: str) -> bool:
 
 def positive(text: str) -> int:
     """A number from 1 on."""
-    number = int(text)
+    number = _long(text)
     if number < 1:
         raise ValueError("must be at least 1")
+    return number
+
+
+def _long(text: str) -> int:
+    """No more than Spark's own have bits for."""
+    number = int(text)
+    if abs(number) > LONG_MAX:
+        raise ValueError(f"must be at most {LONG_MAX}")
     return number
 
 
@@ -485,7 +494,7 @@ def _duration_ms(text: str) -> int:
 
 def not_negative(text: str) -> int:
     """A number from 0 on."""
-    number = int(text)
+    number = _long(text)
     if number < 0:
         raise ValueError("must not be negative")
     return number
@@ -514,7 +523,7 @@ def _offsets(text: str, *, whole: str, refused: int | None) -> Mapping[TopicPart
     if not text.startswith("{"):
         raise ValueError(f"neither {whole} nor JSON")
     offsets = {
-        TopicPartition(topic, int(n)): int(offset)
+        TopicPartition(topic, int(n)): _long(str(offset))
         for topic, of_topic in json.loads(text).items()
         for n, offset in of_topic.items()
     }
