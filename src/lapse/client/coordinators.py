@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lapse.client.connection import BrokerConnection
+from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.wire.schema.find_coordinator import (
     FIND_COORDINATOR,
     GROUP_KEY,
@@ -23,6 +23,16 @@ async def find_coordinators(
     connection: BrokerConnection, keys: Sequence[str], key_type: int = GROUP_KEY
 ) -> list[Coordinator]:
     """One a key, or its error; in one request where the broker takes several. Raises as that."""
+    try:
+        return await _found(connection, keys, key_type)
+    except ConnectionLost:
+        connection.close()  # it may be silent for ever: the next try takes another
+        raise
+
+
+async def _found(
+    connection: BrokerConnection, keys: Sequence[str], key_type: int
+) -> list[Coordinator]:
     if connection.version_of(FIND_COORDINATOR) >= _BATCHED_FROM:
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=tuple(keys))
         return list((await connection.request(request, FindCoordinatorResponse)).coordinators)

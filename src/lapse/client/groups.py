@@ -162,8 +162,12 @@ class _OffsetQuery:
     async def _ask(self, address: Address, group_ids: Sequence[str], attempt: int) -> None:
         try:
             connection = await self._cluster.at(address)
-            fetched = await _fetch(connection, group_ids)
-            states = await _states(connection)
+            try:
+                fetched = await _fetch(connection, group_ids)
+                states = await _states(connection)
+            except ConnectionLost:
+                connection.close()  # it may be silent for ever: the next try takes another
+                raise
         except (ConnectionLost, KafkaError) as e:
             self._failed(group_ids, e)
             return

@@ -205,7 +205,12 @@ class Transactions:
         deadline = asyncio.get_running_loop().time() + settings.max_block_ms / 1000
         while True:
             try:
-                return await once(await self._coordinator(kind, key))
+                connection = await self._coordinator(kind, key)
+                try:
+                    return await once(connection)
+                except ConnectionLost:
+                    connection.close()  # it may be silent for ever: the next try takes another
+                    raise
             except (ConnectionLost, KafkaError) as e:
                 if isinstance(e, ConnectionLost) or e.code in _MOVED:
                     self._places.pop((kind, key), None)

@@ -13,11 +13,19 @@ from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.client.cluster import Cluster, parse_bootstrap
+from lapse.client.connection import BrokerConnection
 from lapse.client.consumer import Consumer, ConsumerConfig
 from lapse.client.groups import Committed
 from lapse.client.producer import Producer
 from lapse.client.transactions import FENCED, Transactions, TransactionSettings
+from lapse.wire.schema.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from lapse.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tests.support.broker.running import create, running_node
+from tests.support.client.peers import Peer, in_turn, running_peers
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 QUICK = TransactionSettings(max_block_ms=5000)
@@ -131,3 +139,31 @@ async def test_several_partitions_at_once(node: Node) -> None:
         await mine.begin()
         await asyncio.gather(*(mine.add(where) for where in (A0, A1, A0, A1)))
         await mine.end(commit=True)
+
+
+@pytest.mark.parametrize("silent_to", [FindCoordinatorRequest, InitProducerIdRequest])
+async def test_a_connection_that_is_silent_is_not_asked_again(
+    silent_to: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A router may have forgotten it: nobody hangs up then."""
+    monkeypatch.setitem(BrokerConnection.request.__kwdefaults__, "timeout_seconds", 0.2)
+    one = Peer({})
+
+    def found(request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        (key,) = request.coordinator_keys
+        mine = Coordinator(key=key, node_id=0, host="127.0.0.1", port=one.port, error_code=0)
+        return FindCoordinatorResponse(coordinators=(mine,))
+
+    one.script = {
+        FindCoordinatorRequest: found,
+        InitProducerIdRequest: lambda _: InitProducerIdResponse(
+            error_code=0, producer_id=7, producer_epoch=1
+        ),
+    }
+    one.script[silent_to] = in_turn(lambda _: None, one.script[silent_to])
+    settings = TransactionSettings(request_timeout_ms=200)
+    async with running_peers(one), Cluster(parse_bootstrap(one.address)) as cluster:
+        silent = await cluster.any_connection()
+        assert await Transactions(cluster, "t", settings).begin() == (7, 1)
+        assert silent.is_lost
+        assert len(one.of(silent_to)) == 2
