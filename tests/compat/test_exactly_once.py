@@ -12,13 +12,13 @@ import pytest
 from lapse.base.ids import TopicPartition
 from lapse.client.admin import Admin
 from lapse.client.cluster import Cluster, parse_bootstrap
-from lapse.client.consumer import Consumer, ConsumerConfig
 from lapse.client.producer import Producer
 from lapse.client.transactions import Transactions
 from lapse.spark.scan.write_options import WriteOptions
 from lapse.spark.source.exactly_once import ReplayDiffers, Turn, write_once
 from lapse.testing.broker_process import BrokerProcess
 from tests.oracle.kafka import RealKafka
+from tests.support.client.committed import committed_records
 
 TURN = Turn("query", 3, 1)
 VALUES = [b"%d" % n for n in range(20)]
@@ -40,13 +40,7 @@ def rows(values: list[bytes]) -> Iterator[pa.RecordBatch]:
 
 
 async def read(bootstrap: str) -> list[bytes]:
-    async with Consumer(bootstrap, ConsumerConfig(read_committed=True)) as consumer:
-        mine = [p for p in await consumer.partitions() if p.topic == AT.topic]
-        await consumer.assign(dict.fromkeys(mine, 0))
-        found = []
-        for _ in range(10):
-            found += await consumer.poll(timeout_ms=300)
-    return sorted(bytes(record.value or b"") for record in found)
+    return sorted(bytes(r.value or b"") for r in await committed_records(bootstrap, [AT.topic]))
 
 
 async def left_open(bootstrap: str) -> None:

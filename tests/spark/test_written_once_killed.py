@@ -27,7 +27,7 @@ import pytest
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.client.admin import Admin
-from lapse.client.consumer import Consumer, ConsumerConfig
+from lapse.client.consumer import Consumer
 from lapse.client.producer import Producer
 from lapse.spark import source
 from lapse.spark.export import copy as topic_copy
@@ -42,6 +42,7 @@ from lapse.testing.broker_process import BrokerProcess
 from tests.spark import processes
 from tests.spark.conftest import QUICK_JAVA
 from tests.spark.processes import needs_proc
+from tests.support.client.committed import committed_records
 
 MODULE = "tests.spark.test_written_once_killed"
 HERE, THERE, PARTITIONS = "original", "copied", 3
@@ -82,13 +83,8 @@ class Account:
     async def copied(self) -> dict[int, list[Row]]:
         """By partition, as for who reads what is committed."""
         found: dict[int, list[Row]] = {n: [] for n in range(PARTITIONS)}
-        async with Consumer(self.bootstrap, ConsumerConfig(read_committed=True)) as consumer:
-            mine = [p for p in await consumer.partitions() if p.topic == THERE]
-            end = await consumer.end_offsets(mine)  # the last stable one
-            await consumer.assign(dict.fromkeys(mine, 0))
-            while any(consumer.position(p) < end[p] for p in mine):
-                for record in await consumer.poll(timeout_ms=500):
-                    found[record.partition.partition].append((record.key, record.value))
+        for record in await committed_records(self.bootstrap, [THERE]):
+            found[record.partition.partition].append((record.key, record.value))
         return found
 
     async def written(self) -> int:

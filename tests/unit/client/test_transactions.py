@@ -14,7 +14,6 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.connection import BrokerConnection
-from lapse.client.consumer import Consumer, ConsumerConfig
 from lapse.client.groups import Committed
 from lapse.client.producer import Producer
 from lapse.client.transactions import FENCED, Transactions, TransactionSettings
@@ -25,6 +24,7 @@ from lapse.wire.schema.find_coordinator import (
 )
 from lapse.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tests.support.broker.running import create, running_node
+from tests.support.client.committed import committed_records
 from tests.support.client.peers import Peer, in_turn, running_peers
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -48,16 +48,8 @@ async def transactions(node: Node, name: str = "t") -> AsyncIterator[Transaction
         yield Transactions(cluster, name, QUICK)
 
 
-async def values(node: Node) -> list[bytes | None]:
-    """What a reader of committed records is given."""
-    config = ConsumerConfig(read_committed=True)
-    async with Consumer(address(node), config) as consumer:
-        end = await consumer.end_offsets([A0, A1])
-        await consumer.assign(dict.fromkeys(end, 0))
-        found = []
-        for _ in range(5):
-            found += await consumer.poll(timeout_ms=200)
-        return sorted(record.value for record in found)  # type: ignore[type-var]
+async def values(node: Node) -> list[bytes]:
+    return sorted(bytes(r.value or b"") for r in await committed_records(address(node), "a"))
 
 
 async def test_records_and_an_offset_count_together(node: Node) -> None:

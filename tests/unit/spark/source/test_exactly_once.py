@@ -17,7 +17,6 @@ from lapse.base.errors import ConfigError, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.client.cluster import Cluster, parse_bootstrap
-from lapse.client.consumer import Consumer, ConsumerConfig
 from lapse.client.groups import Committed
 from lapse.client.producer import Producer
 from lapse.client.transactions import Transactions
@@ -31,6 +30,7 @@ from lapse.spark.source.exactly_once import (
     write_once,
 )
 from tests.support.broker.running import create, running_node
+from tests.support.client.committed import committed_records
 
 TURN = Turn("query", 5, 0)
 TURN_AT = TopicPartition("a", 0)
@@ -60,15 +60,9 @@ def batches(rows: list[tuple[bytes, bytes]] = ROWS, size: int = 10) -> Iterator[
         yield pa.RecordBatch.from_pydict({"key": [*keys], "value": [*values]})
 
 
-async def read(node: Node, *topics: str) -> list[bytes]:
+async def read(node: Node) -> list[bytes]:
     """Values of committed records."""
-    async with Consumer(address(node), ConsumerConfig(read_committed=True)) as consumer:
-        mine = [p for p in await consumer.partitions() if p.topic in (topics or ("a", "b"))]
-        await consumer.assign(dict.fromkeys(mine, 0))
-        found = []
-        for _ in range(5):
-            found += await consumer.poll(timeout_ms=200)
-    return sorted(bytes(record.value or b"") for record in found)
+    return sorted(bytes(r.value or b"") for r in await committed_records(address(node), "ab"))
 
 
 ONCE = sorted(value for _, value in ROWS)
