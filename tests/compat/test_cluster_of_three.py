@@ -331,8 +331,14 @@ def test_deleted_records_are_gone_from_every_replica(
         brokers.processes[before].kill()
         brokers.until(lambda: brokers.leader("t") not in {-1, before}, "another leader")
         admin = brokers.admin()
-        [start] = admin.list_offsets({TopicPartition("t", 0): OffsetSpec.earliest()}).values()
-        assert start.result(30).offset == 60
+        found = []
+
+        def ask() -> None:
+            [start] = admin.list_offsets({TopicPartition("t", 0): OffsetSpec.earliest()}).values()
+            found.append(start.result(30).offset)
+
+        brokers.until_ok(ask)
+        assert found == [60]
 
 
 def test_who_is_not_counted_for_a_deletion_is_named(

@@ -126,18 +126,21 @@ class Brokers:
         ]
 
     def until_ok(self, work: Callable[[], object]) -> None:
-        """Kafka's admin client asks the controller; librdkafka does not ask again."""
+        """Kafka's admin client asks again: the controller, or who knows the leader by now.
+
+        librdkafka's does not.
+        """
 
         def done() -> bool:
             try:
                 work()
             except Exception as e:
-                if "NOT_CONTROLLER" in str(e):
+                if "NOT_CONTROLLER" in str(e) or "No leaders found" in str(e):
                     return False
                 raise
             return True
 
-        self.until(done, "an answer of the controller")
+        self.until(done, "an answer of who knows")
 
     def until(self, found: Callable[[], bool], what: str) -> None:
         clock = SystemClock()
