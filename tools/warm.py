@@ -15,6 +15,7 @@ from lapse.lifecycle.warm_up import warm_up as warm_up_rounds
 from lapse.records.batch_writer import warm_up as warm_up_batch_writer
 from lapse.records.columns import warm_up as warm_up_columns
 from lapse.records.from_arrow import warm_up as warm_up_from_arrow
+from lapse.records.row_digest import warm_up as warm_up_row_digest
 from lapse.spark.session.class_archive import archive_classes
 from lapse.spark.views.keys import warm_up as warm_up_keys
 
@@ -36,6 +37,7 @@ if __name__ == "__main__":
         warm_up_columns()
         warm_up_batch_writer()
         warm_up_from_arrow()
+        warm_up_row_digest()
         warm_up_keys()
         warm_up_erase()
         compile_bytecode()

@@ -29,6 +29,7 @@ TAKEN = (
     "offset in (1, 5, 10000)",
     "timestamp < timestamp '2024-01-01 00:00:00'",
     "timestamp >= timestamp '1970-01-01 00:00:00.001'",
+    "timestamp <= timestamp '9999-12-31 23:59:59.999999'",
     "create_time is null",
     "append_time is not null",
     "is_tombstone",

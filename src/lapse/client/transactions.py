@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from lapse.base.backoff import backoff_ms
@@ -45,6 +46,7 @@ from lapse.wire.schema.txn_offset_commit import (
 )
 
 R = TypeVar("R")
+_CODE: Callable[[Any], int] = attrgetter("error_code")
 FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 _MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _AGAIN = _MOVED | {
@@ -173,7 +175,7 @@ class Transactions:
     # --- asking coordinators ----------------------------------------------------------------------
 
     async def _of_mine(
-        self, request: Any, answer: type[R], code_of: Callable[[Any], int] | None = None
+        self, request: Any, answer: type[R], code_of: Callable[[Any], int] = _CODE
     ) -> R:
         return await self._ask(TRANSACTION_KEY, self.transactional_id, request, answer, code_of)
 
@@ -183,15 +185,14 @@ class Transactions:
         key: str,
         request: Any,
         answer: type[R],
-        code_of: Callable[[Any], int] | None = None,
+        code_of: Callable[[Any], int] = _CODE,
     ) -> R:
         what = type(request).__name__.removesuffix("Request")
 
         async def once(connection: BrokerConnection) -> R:
             seconds = self._settings.request_timeout_ms / 1000
             found = await connection.request(request, answer, timeout_seconds=seconds)
-            code = code_of(found) if code_of is not None else found.error_code  # type: ignore[attr-defined]
-            if code:
+            if code := code_of(found):
                 raise refusal(code, None, f"{what} for {key}")
             return found
 

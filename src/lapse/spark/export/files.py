@@ -43,6 +43,8 @@ def read_rows(path: Path, columns: Sequence[str] = STORED) -> Iterator[pa.Record
                 yield batch.select(list(columns)).cast(schema)
         except (pa.ArrowException, KeyError) as e:
             raise _broken(path, e) from e
+        except OSError as e:  # Arrow's for bytes that make no sense, too
+            raise (_broken(path, e) if e.errno is None else unreadable(e, path)) from e
 
 
 def _opened(path: Path) -> pq.ParquetFile:
@@ -52,7 +54,7 @@ def _opened(path: Path) -> pq.ParquetFile:
     except pa.ArrowException as e:
         raise _broken(path, e) from e
     except OSError as e:
-        raise unreadable(e, path) from e
+        raise (_broken(path, e) if e.errno is None else unreadable(e, path)) from e
 
 
 def _broken(path: Path, error: Exception) -> CorruptData:

@@ -26,6 +26,7 @@ STATE = "_lapse_export.json"
 PENDING = "_lapse_export.pending.json"
 LOCK = "_lapse_export.lock"
 ATTEMPTS = "_lapse"
+_SWEPT = "_lapse.swept"
 _DATA = ".parquet"
 _FOLDER = "partition={}"
 
@@ -142,8 +143,16 @@ class Table:
                     self.fs.unlink(folder / entry)
                     gone += not entry.endswith(".crc")
             self.fs.fsync_dir(folder)
-        self.fs.remove_tree(self.folder / ATTEMPTS)
+        self._sweep()
         return gone
+
+    def _sweep(self) -> None:
+        """Of attempts that are over; a task of one may be at work yet, and makes no more of it."""
+        attempts, swept = self.folder / ATTEMPTS, self.folder / _SWEPT
+        self.fs.remove_tree(swept)
+        if attempts.exists():
+            self.fs.rename(attempts, swept)
+            self.fs.remove_tree(swept)
 
 
 def attempt_of(folder: Path, run_id: str) -> Path:

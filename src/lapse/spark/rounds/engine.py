@@ -118,20 +118,24 @@ class SparkEngine:
         """How many tasks run at once, as far as is known now.
 
         Executors come and go: where Spark asks for them as there is work, those count that it may
-        ask for, up to SLOTS_ASKED_FOR_MAX.
+        ask for, up to SLOTS_ASKED_FOR_MAX. Raises EngineLost where there is no Spark.
         """
-        there = int(self._spark.defaultParallelism)
-        said = self._spark.getConf().get
-        if said("spark.dynamicAllocation.enabled", "false") != "true":
-            return there
-        cores = int(said("spark.executor.cores", "1") or 1)
-        most = int(said("spark.dynamicAllocation.maxExecutors", "") or SLOTS_ASKED_FOR_MAX)
+        try:
+            there = int(self._spark.defaultParallelism)
+            said = self._spark.getConf().get
+            if said("spark.dynamicAllocation.enabled", "false") != "true":
+                return there
+            cores = int(said("spark.executor.cores", "1") or 1)
+            most = int(said("spark.dynamicAllocation.maxExecutors", "") or SLOTS_ASKED_FOR_MAX)
+        except SPARK_ERRORS as e:
+            raise EngineLost(f"Spark is gone: {_reason(e)}") from e
         return max(there, min(most * cores, SLOTS_ASKED_FOR_MAX))
 
     def warm_up(self) -> None:
         """Have a worker for each slot there is, its kernels loaded; raises EngineLost if not."""
-        job = Job("warm-up", run_bins, [encode_bin(())] * int(self._spark.defaultParallelism))
         try:
+            there = int(self._spark.defaultParallelism)
+            job = Job("warm-up", run_bins, [encode_bin(())] * there)
             self._driver.submit(self._collect, "lapse-warm-up", job).result()
         except SPARK_ERRORS as e:
             raise EngineLost(f"Spark cannot start Python workers: {_reason(e)}") from e

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
-from lapse.base.setting import LONG_MAX
+from lapse.base.setting import INT_MAX, LONG_MAX
 from lapse.base.times import FOREVER_MS, UNITS_MS
 from lapse.records.column_spec import TYPES, WITHOUT_HEADERS
 from lapse.spark.scan.folders import directory
@@ -285,7 +285,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
         trigger_delay_ms=take("maxTriggerDelay", _duration_ms, _TRIGGER_DELAY_MS),
         records_max=take("maxRecordsPerPartition", positive, None),
         deletion=_deletion(options, take, begins),
-        api_timeout_ms=take("kafka.default.api.timeout.ms", positive, _API_TIMEOUT_MS),
+        api_timeout_ms=take("kafka.default.api.timeout.ms", positive_int, _API_TIMEOUT_MS),
     )
 
 
@@ -311,7 +311,7 @@ def _deletion(options: Mapping[str, str], take: Taker, begins: Bounds) -> Deleti
         take("deleteConsumedCheckpoint", directory, None),
         take("deleteConsumedCheckpoints", _directories, ()),
         take("deleteConsumedGroups", names, ()),
-        take("kafka.request.timeout.ms", positive, _REQUEST_TIMEOUT_MS),
+        take("kafka.request.timeout.ms", positive_int, _REQUEST_TIMEOUT_MS),
     )
 
 
@@ -471,6 +471,14 @@ def positive(text: str) -> int:
     number = _long(text)
     if number < 1:
         raise ValueError("must be at least 1")
+    return number
+
+
+def positive_int(text: str) -> int:
+    """The same in 32 bits, as Kafka's clients have it."""
+    number = positive(text)
+    if number > INT_MAX:
+        raise ValueError(f"must be at most {INT_MAX}")
     return number
 
 

@@ -19,7 +19,7 @@ from lapse.spark.scan.options import (
     client_settings,
     is_of_client,
     known,
-    positive,
+    positive_int,
     warn_of,
 )
 
@@ -82,7 +82,7 @@ def parse_write_options(
         )
     if options.get("kafka.acks", "all") not in {"all", "-1"}:
         raise ConfigError(f"option kafka.acks={options['kafka.acks']!r}: allowed is all")
-    numbers = {name: take(f"{CLIENT_PREFIX}{name}", positive, 0) for name in _PRODUCER_NUMBERS}
+    numbers = {name: take(f"{CLIENT_PREFIX}{name}", positive_int, 0) for name in _PRODUCER_NUMBERS}
     return WriteOptions(
         bootstrap=options[BOOTSTRAP],
         client=client_settings(options),
@@ -93,7 +93,7 @@ def parse_write_options(
         exactly_once=streaming and take("exactlyOnce", boolean, True),
         rows_checked=take("repeatedRows", _is_checked, True),
         transaction_timeout_ms=take(
-            "kafka.transaction.timeout.ms", positive, _TRANSACTION_TIMEOUT_MS
+            "kafka.transaction.timeout.ms", positive_int, _TRANSACTION_TIMEOUT_MS
         ),
     )
 

@@ -19,7 +19,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import pyarrow as pa
@@ -27,6 +27,7 @@ from pyspark import TaskContext
 
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.client.cluster import Cluster, parse_bootstrap
+from lapse.client.groups import group_ids
 from lapse.client.login import login
 from lapse.client.producer import Producer, ProducerConfig
 from lapse.client.transactions import FENCED, Transactions, TransactionSettings
@@ -55,7 +56,16 @@ class Turn:
     @property
     def name(self) -> str:
         """Of its transactions, and of the group that keeps the word."""
-        return f"lapse-sink.{self.query_id}.{self.task}"
+        return f"{self._prefix}{self.task}"
+
+    @property
+    def _prefix(self) -> str:
+        return f"lapse-sink.{self.query_id}."
+
+    def task_named(self, name: str) -> int | None:
+        """Which task of the query a group is of; None for other groups."""
+        number = name.removeprefix(self._prefix)
+        return int(number) if name != number and number.isascii() and number.isdecimal() else None
 
     def __str__(self) -> str:
         return f"batch {self.batch_id}, task {self.task} of the query {self.query_id}"
@@ -113,20 +123,24 @@ async def write_once(
                 ) from e
             if e.code not in FENCED:
                 raise
-            return await _written_by_another(transactions, turn, config, e)
+            outcome = await _written_by_another(transactions, turn, config, e)
+            await _take(batches)
+            return outcome
 
 
-async def see_no_more_tasks(options: WriteOptions, turn: Turn) -> None:
-    """That no task wrote a part of a repeated batch that has no such task now (`turn.task`).
+async def see_no_more_tasks(options: WriteOptions, turn: Turn, tasks: int) -> None:
+    """That a repeated batch had no more tasks with rows than it has now; `turn` is one of them.
 
     Raises ReplayDiffers.
     """
+    config = producer_config(options)
     async with Cluster(parse_bootstrap(options.bootstrap), login(options.client)) as cluster:
-        config = producer_config(options)
-        transactions = Transactions(cluster, turn.name, _settings(options, config))
-        word = await _word(transactions, turn)
-    if word is not None and word.batch == turn.batch_id:
-        raise _differs(turn, f"{word.rows} rows of it are there, and now it has no such task")
+        numbers = (turn.task_named(name) for name in await group_ids(cluster))
+        for number in sorted(n for n in numbers if n is not None and n >= tasks):
+            other = replace(turn, task=number)
+            word = await _word(Transactions(cluster, other.name, _settings(options, config)), other)
+            if word is not None and word.batch == turn.batch_id:
+                raise _differs(other, f"{word.rows} rows of it are there, now it has {tasks} tasks")
 
 
 async def _write(
@@ -161,7 +175,7 @@ async def _see_that_it_is_there(
     batches: Iterator[pa.RecordBatch], options: WriteOptions, turn: Turn, word: Word
 ) -> Outcome:
     if not options.rows_checked:
-        await asyncio.to_thread(deque, batches, 0)  # Spark wants its rows to be taken
+        await _take(batches)
         return Outcome(word.rows, was_there=True)
     digest, who = RowDigest(), login(options.client)
     async with Producer(options.bootstrap, producer_config(options), login=who) as producer:
@@ -169,6 +183,11 @@ async def _see_that_it_is_there(
     if (digest.rows, str(digest)) != (word.rows, word.digest):
         raise _differs(turn, f"{word.rows} rows of it are there, now it has {digest.rows} others")
     return Outcome(word.rows, was_there=True)
+
+
+async def _take(batches: Iterator[pa.RecordBatch]) -> None:
+    """What is left of them: Spark wants a task's rows to be taken."""
+    await asyncio.to_thread(deque, batches, 0)
 
 
 async def _written_by_another(

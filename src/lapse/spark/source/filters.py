@@ -147,17 +147,18 @@ def _offsets_in(pruning: Pruning, offsets: Sequence[int | None]) -> Pruning:
 
 
 def _times_from(pruning: Pruning, time: datetime) -> Pruning:
-    wanted, known = _ms_not_before(time), pruning.timestamp_from
+    wanted, known = _ms_not_before(_micros(time)), pruning.timestamp_from
     return replace(pruning, timestamp_from=wanted if known is None else max(known, wanted))
 
 
-def _times_until(pruning: Pruning, time: datetime) -> Pruning:
-    wanted, known = _ms_not_before(time), pruning.timestamp_until
+def _times_until(pruning: Pruning, time: datetime, *, itself: bool = False) -> Pruning:
+    """Before that time, or up to it `itself`, which may be the last that Python knows."""
+    wanted, known = _ms_not_before(_micros(time) + itself), pruning.timestamp_until
     return replace(pruning, timestamp_until=wanted if known is None else min(known, wanted))
 
 
 def _times_to(pruning: Pruning, time: datetime) -> Pruning:
-    return _times_until(pruning, time + timedelta(microseconds=1))
+    return _times_until(pruning, time, itself=True)
 
 
 def _times_in(pruning: Pruning, times: Sequence[datetime | None]) -> Pruning:
@@ -165,9 +166,9 @@ def _times_in(pruning: Pruning, times: Sequence[datetime | None]) -> Pruning:
     return _times_to(_times_from(pruning, min(known)), max(known)) if known else pruning
 
 
-def _ms_not_before(time: datetime) -> int:
+def _ms_not_before(micros: int) -> int:
     """A record's time is a whole millisecond."""
-    return -(-_micros(time) // 1000)
+    return -(-micros // 1000)
 
 
 def _topics_in(pruning: Pruning, topics: Iterable[str]) -> Pruning:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -136,6 +136,5 @@ class LapseStreamWriter(_Writer, DataSourceStreamArrowWriter):
         """All tasks are done. Raises ReplayDiffers where a repeated batch had more of them."""
         turns = [one.turn for one in messages if isinstance(one, Written) and one.was_there]
         if turns and turns[0] is not None:
-            beyond = replace(turns[0], task=len(messages))
-            asyncio.run(see_no_more_tasks(self._options, beyond))
+            asyncio.run(see_no_more_tasks(self._options, turns[0], len(messages)))
         super().commit(messages, batch_id)

@@ -85,3 +85,23 @@ def test_what_is_no_file_of_ours_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"offset": [1]}), path)
     with pytest.raises(CorruptData, match=r"x\.parquet.*is not a file of this table"):
         list(read_rows(path))
+
+
+def test_a_file_that_is_damaged_anywhere_is_named(tmp_path: Path) -> None:
+    out = NewFiles(tmp_path, RealFs())
+    out.write(rows(0, 2000))
+    [name] = out.close()
+    path = tmp_path / name
+    whole, told = path.read_bytes(), list[str]()
+    for at in range(4, len(whole), len(whole) // 40):
+        other = bytes(byte ^ 0xFF for byte in whole[at : at + 60])
+        path.write_bytes(whole[:at] + other + whole[at + 60 :])
+        try:
+            list(read_rows(path))
+        except CorruptData as e:
+            told.append(str(e))
+    assert len(told) > 10
+    assert all(str(path) in text for text in told)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CorruptData, match="is not a file of this table"):
+        rows_in(path)

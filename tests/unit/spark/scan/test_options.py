@@ -126,6 +126,7 @@ def test_an_unknown_option_is_named_with_the_known_ones() -> None:
         ({"includeHeaders": "yes"}, "option includeHeaders='yes': neither true nor false"),
         ({"kafka.isolation.level": "serializable"}, "no isolation level"),
         ({"minPartitions": "0"}, "must be at least 1"),
+        ({"kafka.default.api.timeout.ms": str(1 << 31)}, "must be at most 2147483647"),
         ({"minPartitions": str(1 << 63)}, "must be at most 9223372036854775807"),
         ({"startingTimestamp": str(1 << 63)}, "must be at most"),
         ({"startingOffsets": '{"a":{"0":9223372036854775808}}'}, "must be at most"),

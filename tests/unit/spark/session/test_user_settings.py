@@ -8,7 +8,6 @@ import pytest
 
 from lapse.base.errors import ConfigError
 from lapse.cli.options import spark_settings
-from lapse.spark.session.session import SETTINGS
 from lapse.spark.session.user_settings import OURS, spark_defaults, that_win
 
 LOCAL, CLUSTER = "local[2]", "spark://host:7077"
@@ -27,7 +26,7 @@ other.setting 1
 
 
 def test_defaults_are_read_as_spark_reads_them(tmp_path: Path) -> None:
-    assert spark_defaults({}) == {}
+    assert spark_defaults({}) == {}, "none beside pyspark itself"
     assert spark_defaults({"SPARK_HOME": str(tmp_path)}) == {}
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text(DEFAULTS)
@@ -36,6 +35,7 @@ def test_defaults_are_read_as_spark_reads_them(tmp_path: Path) -> None:
         "spark.driver.memory": "3g",
         "spark.ui.enabled": "true",
         "spark.eventLog.dir": "file:///logs with space",
+        "spark.empty": "",
         "spark.authenticate": "false",
         "spark.authenticate.secret": "hidden",
         "spark.python.daemon.module": "theirs",
@@ -52,13 +52,14 @@ def test_what_is_said_wins_over_defaults_and_those_over_ours(master: str) -> Non
     defaults = {
         "spark.driver.memory": "3g", "spark.ui.enabled": "true", "spark.authenticate": "false",
         "spark.authenticate.secret": "hidden", "spark.python.daemon.module": "theirs",
-        "spark.network.crypto.enabled": "false",
+        "spark.network.crypto.enabled": "false", "spark.redaction.regex": "nothing",
+        "spark.python.unix.domain.socket.dir": "/tmp",
     }  # fmt: skip
     said = {"spark.driver.memory": "4g", "spark.authenticate": "true"}
     assert that_win(master, said, defaults) == {
         "spark.driver.memory": "4g", "spark.ui.enabled": "true",
     }  # fmt: skip
-    assert set(OURS) - {"spark.master"} <= set(SETTINGS)
+    assert not set(OURS) & {"spark.ui.enabled", "spark.driver.memory"}
 
 
 def test_addresses_are_the_users_where_other_machines_take_part() -> None:
@@ -78,6 +79,10 @@ def test_addresses_are_the_users_where_other_machines_take_part() -> None:
         ("driver.memory", "1g", "is no setting of Spark's"),
         ("spark.master", "yarn", "--master says it"),
         ("spark.python.daemon.module", "x", "is ours to say"),
+        ("spark.remote", "sc://host", "--master says it"),
+        ("spark.python.unix.domain.socket.dir", "/tmp", "a folder of the session's own"),
+        ("spark.redaction.regex", "nothing", r"must match spark\.authenticate\.secret"),
+        ("spark.redaction.regex", "(", r"must match spark\.authenticate\.secret"),
         ("spark.authenticate", "false", "allowed is true"),
         ("spark.network.crypto.enabled", "false", "allowed is true"),
         ("spark.network.crypto.saslFallback", "true", "allowed is false"),

@@ -27,6 +27,7 @@ from lapse.spark.source.filters import condition_of, pruning_of, taken
 OFFSET, TIME, TOPIC, NUMBER = ("offset",), ("timestamp",), ("topic",), ("partition",)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MICRO = timedelta(microseconds=1)
+LAST, LAST_MS = datetime.max.replace(tzinfo=UTC), 253_402_300_799_999
 NOON_MS = 1_767_268_800_000
 
 
@@ -49,6 +50,7 @@ NOON_MS = 1_767_268_800_000
             Pruning(timestamp_from=NOON_MS, timestamp_until=NOON_MS + 1),
         ),
         ([LessThan(TIME, NOON)], Pruning(timestamp_until=NOON_MS)),
+        ([LessThanOrEqual(TIME, LAST)], Pruning(timestamp_until=LAST_MS + 1)),
         ([LessThanOrEqual(TIME, NOON)], Pruning(timestamp_until=NOON_MS + 1)),
         (
             [LessThan(TIME, NOON + MICRO), LessThan(TIME, NOON + 9 * MICRO)],

@@ -183,6 +183,13 @@ def test_options_of_a_producer() -> None:
         ({**BROKER, "kafka.acks": "1"}, False, "kafka.acks='1': allowed is all"),
         ({**BROKER, "kafka.compression.type": "x"}, False, "none of none, gzip, snappy, lz4, zstd"),
         ({**BROKER, "kafka.max.request.size": "-1"}, False, "must be at least 1"),
+        (
+            {**BROKER, "kafka.delivery.timeout.ms": str(1 << 31)},
+            False,
+            "must be at most 2147483647",
+        ),
+        ({**BROKER, "kafka.transaction.timeout.ms": str(1 << 40)}, False, "at most 2147483647"),
+        ({**BROKER, "exactlyOnce": "true"}, False, "a batch job writes at least once"),
     ],
 )
 def test_what_is_refused(given: dict[str, str], overwrite: bool, said: str) -> None:
