@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
-from lapse.client.connection import BrokerConnection, ConnectionLost
+from lapse.client.connection import BrokerConnection, ConnectionLost, closed_if_lost
 from lapse.client.login import PLAINTEXT, Login
 from lapse.client.settings import refusal
 from lapse.wire.schema.metadata import (
@@ -248,11 +248,8 @@ class Cluster(AbstractAsyncContextManager["Cluster"]):
 
 
 async def _metadata(connection: BrokerConnection, request: MetadataRequest) -> MetadataResponse:
-    try:
+    with closed_if_lost(connection):
         return await connection.request(request, MetadataResponse)
-    except ConnectionLost:
-        connection.close()  # it may be silent for ever: the next request goes by another
-        raise
 
 
 def take_note(done: asyncio.Future[Any]) -> None:

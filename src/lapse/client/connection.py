@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Self, TypeVar, cast
 
 from lapse.base.clock import Clock, SystemClock
@@ -53,6 +53,20 @@ class ConnectionLost(LapseError):
     def __init__(self, message: str, *, sent: bool = True) -> None:
         super().__init__(message)
         self.sent = sent
+
+
+@contextmanager
+def closed_if_lost(connection: BrokerConnection) -> Iterator[None]:
+    """For requests that come again: one that is not answered may be silent for ever.
+
+    A router may have forgotten a connection that was kept, and nobody hangs up then. Not for who
+    waits less long than a broker may take: others ask over it, too.
+    """
+    try:
+        yield
+    except ConnectionLost:
+        connection.close()
+        raise
 
 
 class _Wire(asyncio.BufferedProtocol):

@@ -26,7 +26,7 @@ from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
 from lapse.base.times import after_ms
 from lapse.client.cluster import Cluster, Topic, may_try_again, parse_bootstrap
-from lapse.client.connection import BrokerConnection, ConnectionLost
+from lapse.client.connection import BrokerConnection, ConnectionLost, closed_if_lost
 from lapse.client.fetched import Fetched, answered
 from lapse.client.login import PLAINTEXT, Login
 from lapse.client.offsets import EARLIEST, LATEST, OffsetSpec, Where, list_offsets
@@ -209,11 +209,8 @@ class Consumer(AbstractAsyncContextManager["Consumer"]):
                 connection = await self._cluster.connection(node_id)
                 asked = {p: missing[p] for p in partitions}
                 committed = self._config.read_committed
-                try:
+                with closed_if_lost(connection):
                     offsets = await list_offsets(connection, asked, committed=committed)
-                except ConnectionLost:
-                    connection.close()  # it may be silent for ever: the next try takes another
-                    raise
                 for partition, at in offsets.items():
                     if isinstance(at, KafkaError):
                         raise at

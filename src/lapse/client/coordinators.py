@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lapse.client.connection import BrokerConnection, ConnectionLost
+from lapse.client.connection import BrokerConnection, closed_if_lost
 from lapse.wire.schema.find_coordinator import (
     FIND_COORDINATOR,
     GROUP_KEY,
@@ -23,11 +23,8 @@ async def find_coordinators(
     connection: BrokerConnection, keys: Sequence[str], key_type: int = GROUP_KEY
 ) -> list[Coordinator]:
     """One a key, or its error; in one request where the broker takes several. Raises as that."""
-    try:
+    with closed_if_lost(connection):
         return await _found(connection, keys, key_type)
-    except ConnectionLost:
-        connection.close()  # it may be silent for ever: the next try takes another
-        raise
 
 
 async def _found(

@@ -23,7 +23,7 @@ from lapse.base.backoff import backoff_ms
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.client.cluster import RETRIABLE, Address, Cluster, as_kafka
-from lapse.client.connection import BrokerConnection, ConnectionLost
+from lapse.client.connection import BrokerConnection, ConnectionLost, closed_if_lost
 from lapse.client.coordinators import find_coordinators
 from lapse.client.settings import refusal
 from lapse.wire.errors import UnsupportedVersion
@@ -162,12 +162,9 @@ class _OffsetQuery:
     async def _ask(self, address: Address, group_ids: Sequence[str], attempt: int) -> None:
         try:
             connection = await self._cluster.at(address)
-            try:
+            with closed_if_lost(connection):
                 fetched = await _fetch(connection, group_ids)
                 states = await _states(connection)
-            except ConnectionLost:
-                connection.close()  # it may be silent for ever: the next try takes another
-                raise
         except (ConnectionLost, KafkaError) as e:
             self._failed(group_ids, e)
             return

@@ -24,7 +24,7 @@ from lapse.base.backoff import backoff_ms
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.client.cluster import Address, Cluster
-from lapse.client.connection import BrokerConnection, ConnectionLost
+from lapse.client.connection import BrokerConnection, ConnectionLost, closed_if_lost
 from lapse.client.coordinators import find_coordinators
 from lapse.client.delivery import Identity
 from lapse.client.groups import Committed, committed
@@ -207,11 +207,8 @@ class Transactions:
         while True:
             try:
                 connection = await self._coordinator(kind, key)
-                try:
+                with closed_if_lost(connection):
                     return await once(connection)
-                except ConnectionLost:
-                    connection.close()  # it may be silent for ever: the next try takes another
-                    raise
             except (ConnectionLost, KafkaError) as e:
                 if isinstance(e, ConnectionLost) or e.code in _MOVED:
                     self._places.pop((kind, key), None)

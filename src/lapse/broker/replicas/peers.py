@@ -10,7 +10,7 @@ from lapse.base.clock import Clock
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError
 from lapse.broker.logs.members import Members
 from lapse.broker.logs.topics import NewTopic
-from lapse.client.connection import BrokerConnection, ConnectionLost
+from lapse.client.connection import BrokerConnection, ConnectionLost, closed_if_lost
 from lapse.client.login import Login
 from lapse.wire.schema.create_topics import (
     CreatableTopic,
@@ -85,13 +85,10 @@ class Peers:
             connection = self._open.get(broker)
             if connection is None or connection.is_lost:
                 connection = self._open[broker] = await self.connect(broker)
-        try:
+        with closed_if_lost(connection):
             return await connection.request(
                 message, answer, version=version, timeout_seconds=ANSWER_SECONDS_MAX
             )
-        except ConnectionLost:
-            connection.close()
-            raise
 
     @property
     def own_epoch(self) -> int:
