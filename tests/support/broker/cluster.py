@@ -40,6 +40,8 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "6",
     "group.initial.rebalance.delay.ms": "0",
 }
+# What a stock admin client says of a broker that has not heard of who leads, or controls, by now.
+UNHEARD = ("NOT_CONTROLLER", "NOT_LEADER_FOR_PARTITION", "No leaders found")
 _numbers = count()
 
 Settings = Mapping[str, str]
@@ -135,7 +137,7 @@ class Brokers:
             try:
                 work()
             except Exception as e:
-                if "NOT_CONTROLLER" in str(e) or "No leaders found" in str(e):
+                if any(word in str(e) for word in UNHEARD):
                     return False
                 raise
             return True
