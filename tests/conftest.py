@@ -106,8 +106,11 @@ BEGUN_FIRST = {
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Each has its tier as a marker: the folder it lives in, else `tidy`. Long ones first."""
     left = set(_left_to_torture(items)) if SCALE < 1 else set()
+    if SCALE < 1:
+        long = {f"tests/{name}" for name in listed_in("long.txt")}
+        left.update(item for item in items if item.nodeid in long)
     if os.environ.get("LAPSE_TEST_SLOW") == "no":
-        slow = {f"tests/{name}" for name in slow_tests()}
+        slow = {f"tests/{name}" for name in listed_in("slow.txt")}
         left.update(item for item in items if item.nodeid.partition("[")[0] in slow)
     config.hook.pytest_deselected(items=[item for item in items if item in left])
     items[:] = [item for item in items if item not in left]
@@ -127,9 +130,9 @@ def _left_to_torture(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         yield from (item for item, is_chosen in zip(same, chosen, strict=True) if not is_chosen)
 
 
-def slow_tests() -> list[str]:
-    """What `make check` leaves to `make test`."""
-    lines = (TESTS / "slow.txt").read_text().splitlines()
+def listed_in(name: str) -> list[str]:
+    """What `make check` leaves to `make test` (slow.txt), and that to `make torture` (long.txt)."""
+    lines = (TESTS / name).read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 

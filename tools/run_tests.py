@@ -60,7 +60,7 @@ TIERS: Mapping[str, tuple[str, int]] = {
     "crash": ("tests/crash", 120),
     "simulation": ("tests/simulation", 120),
     "compat": ("tests/compat", 480),
-    "spark": ("tests/spark", 240),
+    "spark": ("tests/spark", 300),
     "chaos": ("tests/chaos", 180),
     "browser": ("tests/browser", 60),
     "readable": ("tests/unit/broker", 60),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from lapse.lifecycle.status.reports import read_progress, read_reports
 from lapse.testing.broker_process import BrokerProcess
+from tests.spark.conftest import QUICK_JAVA
 from tests.spark.processes import needs_proc, with_children
 
 IDLE_MS = 3000
@@ -37,7 +39,10 @@ TOPIC = {
 def service_of(broker: BrokerProcess) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "lapse.cli.main", "lifecycle", str(broker.config_path)]
     log = broker.data.with_name("service.log")
-    with log.open("wb") as to, subprocess.Popen(command, stderr=to) as service:
+    with (
+        log.open("wb") as to,
+        subprocess.Popen(command, stderr=to, env={**os.environ, **QUICK_JAVA}) as service,
+    ):
         try:
             yield service
         finally:

@@ -25,6 +25,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "combinations.py",
         "covered.py",
         "time_limits.py",
+        "long.txt",
         "oracle/oracle.py",
         "oracle/kafka.py",
     ):
@@ -342,6 +343,17 @@ def test_not_every_combination_is_run_before_torture(
     if both == 3:
         wanted = {"test_both[True-print]", "test_both[False-len]", "test_both[True-list]"}
         assert set(combined) == wanted
+
+
+@pytest.mark.parametrize(("scale", "left"), [("0.05", {"test_all[1-2]"}), ("1", set())])
+def test_what_is_long_is_left_to_torture(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, scale: str, left: set[str]
+) -> None:
+    monkeypatch.setenv("LAPSE_TEST_SCALE", scale)
+    name = "crash/test_x.py::test_all"
+    (repository / "tests" / "long.txt").write_text(f"# why\n{name}[1-2]\n{name}[1-3]\n")
+    names = {o.test.split("::")[1] for o in run(repository, COMBINED).outcomes}
+    assert {f"test_all[{b}-{a}]" for a in (1, 2) for b in (1, 2)} - names == left
 
 
 def test_some_tiers_are_run_at_full_counts_only() -> None:
