@@ -28,6 +28,7 @@ from lapse.lifecycle.erase.order import (
     save_order,
 )
 from lapse.lifecycle.erase.proof import PROVEN, Report, decode_report
+from lapse.lifecycle.erase.replicas import Sort
 from lapse.lifecycle.erase.search import Bound, hash_of, make_search
 from lapse.lifecycle.erase.served import MAX_LAG, Served
 from lapse.lifecycle.erase.sign import unseal
@@ -114,7 +115,7 @@ def erase(
         run = InlineAudits(search, clock, lambda _: None, threads=1)
         [part] = order.topics
         target = Target(part, (key,), search, SALT, run)
-        places = Places(((str(data), False),))
+        places = Places(((str(data), Sort.LOGS),))
         erasure = Erasure(brokers, order, [target], places, clock)
         erasure.look(target)
         save_order(fs, folder, erasure.order)

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
+from lapse.cli.main import main
 from lapse.client.admin import Admin
 from lapse.client.producer import Producer
 from lapse.log.directory import LogDirectory
@@ -178,6 +179,33 @@ def test_a_key_whose_tombstone_came_and_went_is_missed_by_nobody(
     done = run(spark, account, folder, wish, clock)
     assert "tombstones may have come and gone" in done.why
     assert (done.records_new, done.files_removed > 0) == (1, True)
+    account.close()
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_an_erased_key_is_gone_from_all_of_the_table_once_that_is_exported_again(
+    delta: bool, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And from the files of the versions before."""
+    account, clock = Account(tmp_path / "data", random.Random(7)), ManualClock(NOW)
+    folder, wish = tmp_path / "table", ExportOptions(Kind.LATEST, delta)
+    account.write(150, deletes=0)
+    run(spark, account, folder, wish, clock)
+    asked = ["prove-erased", "--topic", TOPIC, "--key", "k4", "--replica", str(account.path)]
+    in_table = [*asked, "--table", str(folder)]
+    assert main(asked) == 1
+    clock.advance(RETENTION_MS)
+    account.forget(b"k4")
+    account.directory.checkpoint()
+    for old in account.path.rglob("*.deleted"):  # as after file.delete.delay.ms
+        old.unlink()
+    assert main(asked) == 0
+    assert main(in_table) == 1
+    assert f"a record with key 1 in {folder}/partition=0/" in capsys.readouterr().out
+    run(spark, account, folder, wish, clock)
+    assert main(in_table) == 0
+    if delta:
+        assert DeltaTable(str(folder)).version() == 1
     account.close()
 
 

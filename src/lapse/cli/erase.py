@@ -32,16 +32,17 @@ from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
 from lapse.cli.prove_erased import (
     EXIT_CODES,
-    absolute,
+    add_tables,
     audits,
     keys_given,
+    paths_given,
     say_key,
     signing_key,
 )
 from lapse.cli.remote import add_remote, client_properties, print_table
 from lapse.client.login import login
 from lapse.lifecycle.erase import served, sign
-from lapse.lifecycle.erase.drive import Erasure, Look, Places, Target, given
+from lapse.lifecycle.erase.drive import Erasure, Look, Places, Target, given, may_have
 from lapse.lifecycle.erase.order import (
     FORMAT,
     Order,
@@ -52,7 +53,7 @@ from lapse.lifecycle.erase.order import (
     save_order,
 )
 from lapse.lifecycle.erase.proof import GONE, totals
-from lapse.lifecycle.erase.replicas import why_unusable
+from lapse.lifecycle.erase.replicas import Sort, why_unusable
 from lapse.lifecycle.erase.search import (
     KEY_FORMATS,
     make_search,
@@ -64,6 +65,7 @@ from lapse.lifecycle.erase.warm_up import warm_up
 MET, MISSED, OPEN = "met", "missed", "open"
 _SALT_BYTES = 16
 _REASONS_MAX = 10  # printed here; the report has more
+_OPTIONS = {Sort.LOGS: "--replica", Sort.SCRATCH: "--spark-local-dir", Sort.TABLE: "--table"}
 EXAMPLES = """\
 examples:
   lapse erase --topic users --keys gone.csv --replica /data/kafka --dry-run
@@ -134,6 +136,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a log directory; all of every broker that has the topic are needed")  # fmt: skip
     add("--spark-local-dir", type=Path, action="append", default=[], metavar="DIR",
         help="a folder in which rounds kept files (spark.local.dir); may be repeated")  # fmt: skip
+    add_tables(parser)
     add("--order", type=Path, metavar="DIR", help="folder of the order and its proofs; to go on")
     add("--deadline", metavar="TIME", help="by when: a time with a zone, or 30d, 12h, 90m from now")
     add("--wait", type=int, metavar="SECONDS", help="end by then; to go on, run it again")
@@ -165,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
         before = None if args.order is None else load_order(args.order)
         now_ms = clock.now_ms()
         order = _order(args, before, keys, now_ms)
-        _require_usable(places)
+        _require_usable(places, list(keys))
         answers = {topic: asyncio.run(served.ask(broker, topic)) for topic in keys}
         order = given(order, answers.values(), keys)
         erasure = _erasure(args, stack, broker, order, keys, places, clock)
@@ -244,19 +247,17 @@ def _places(args: argparse.Namespace) -> Places:
         raise ConfigError("--replica: at least one log directory is needed")
     if args.wait is not None and args.wait < 0:
         raise ConfigError(f"--wait {args.wait}: allowed is a number of seconds from 0 on")
-    return Places(
-        tuple((absolute(path), False) for path in args.replica)
-        + tuple((absolute(path), True) for path in args.spark_local_dir)
-    )
+    return Places(tuple(paths_given(args)))
 
 
-def _require_usable(places: Places) -> None:
+def _require_usable(places: Places, topics: Sequence[str]) -> None:
     """Before anything is done: what is wrong with a name does not go by waiting."""
-    for path, scratch in places.paths:
-        problem = why_unusable(path, scratch=scratch)
+    for path, sort in places.paths:
+        problem = why_unusable(path, sort)
+        if problem is None and sort is Sort.TABLE and not may_have(path, topics):
+            problem = f"is a table of none of these topics: {', '.join(topics)}"
         if problem is not None:
-            option = "--spark-local-dir" if scratch else "--replica"
-            raise ConfigError(f"{option} {path}: {problem}")
+            raise ConfigError(f"{_OPTIONS[sort]} {path}: {problem}")
 
 
 def _order(

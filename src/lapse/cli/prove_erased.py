@@ -2,7 +2,8 @@
 
 A replica is a log directory. Every file of the topic's partitions in it counts, also those that
 are being deleted, swapped or made by a round: batches are read record by record, anything else is
-searched for the key's bytes and listed. Only looks, and may run beside a live broker. What it
+searched for the key's bytes and listed; and every file of tables made by `lapse export`, row by
+row. Only looks, and may run beside a live broker. What it
 cannot see (free blocks, backups, consumers) every report says; docs/prove-erased.md explains.
 
 Exit 0: proven. 1: a record remains. 2: wrong usage. 3: not proven, since something could not be
@@ -55,7 +56,7 @@ from lapse.lifecycle.erase.proof import (
     topic_ids_of,
     totals,
 )
-from lapse.lifecycle.erase.replicas import ReplicaFindings, Runs, Where, look_through
+from lapse.lifecycle.erase.replicas import ReplicaFindings, Runs, Sort, Where, look_through
 from lapse.lifecycle.erase.search import (
     KEY_FORMATS,
     SearchSpec,
@@ -77,6 +78,7 @@ examples:
   lapse prove-erased --topic users --keys erased.csv --key-column user \\
       --replica /mnt/broker1/kafka --replica /mnt/broker2/kafka --report proof.json
   lapse prove-erased --topic users --key 00000007 --key-format hex --below-offset 5000 --replica D
+  lapse prove-erased --topic users --key u-4711 --replica /data/kafka --table /lake/users
   lapse prove-erased --topic clicks --partition 0 --offset 17 --replica D
   lapse prove-erased --check proof.json --key u-4711
 """
@@ -92,6 +94,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a log directory; may be repeated, and should be for every broker's")  # fmt: skip
     add("--spark-local-dir", type=Path, action="append", default=[], metavar="DIR",
         help="a folder in which rounds kept files (spark.local.dir); may be repeated")  # fmt: skip
+    add_tables(parser)
     add("--key", action="append", default=[], metavar="K", help="a key; may be repeated")
     add("--keys", type=Path, action="append", default=[], metavar="FILE",
         help="keys, one a line, or a .csv or .parquet file")  # fmt: skip
@@ -114,6 +117,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="who looks files through: this process, or Spark (default: %(default)s)")  # fmt: skip
     options.add_spark(parser)
     add("--json", action="store_true", help="the signed report itself; with --check, what differs")
+
+
+def add_tables(parser: argparse.ArgumentParser) -> None:
+    """Of who looks for keys in tables as well."""
+    parser.add_argument(
+        "--table", type=Path, action="append", default=[], metavar="DIR",
+        help="a table of the topic's records (`lapse export`); may be repeated",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -197,14 +208,19 @@ def _places(args: argparse.Namespace) -> list[Where]:
         raise ConfigError("--replica: at least one log directory is needed")
     if args.offset and args.partition is None:
         raise ConfigError("--offset: needs --partition, each has offsets of its own")
-    for path in (*args.replica, *args.spark_local_dir):
-        if not is_text(str(path)):
-            raise ConfigError(f"{str(path)!r}: its name is not UTF-8, and no report could tell it")
-    return [
-        Where(absolute(path), args.topic, args.partition, scratch)
-        for paths, scratch in ((args.replica, False), (args.spark_local_dir, True))
-        for path in paths
-    ]
+    places = [Where(path, args.topic, args.partition, sort) for path, sort in paths_given(args)]
+    for place in places:
+        if not is_text(place.path):
+            raise ConfigError(f"{place.path!r}: its name is not UTF-8, and no report could tell it")
+    return places
+
+
+def paths_given(args: argparse.Namespace) -> list[tuple[str, Sort]]:
+    """Of `--replica`, `--spark-local-dir` and `--table`."""
+    given = {
+        Sort.LOGS: args.replica, Sort.SCRATCH: args.spark_local_dir, Sort.TABLE: args.table,
+    }  # fmt: skip
+    return [(absolute(path), sort) for sort, paths in given.items() for path in paths]
 
 
 def absolute(path: Path) -> str:
@@ -256,7 +272,7 @@ def _check(args: argparse.Namespace, clock: Clock) -> int:
     for name in ("topic", "partition", "report", "sign_with", "below_offset"):
         if getattr(args, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')}: not allowed with --check")
-    if args.offset or args.spark_local_dir or args.tombstones_too:
+    if args.offset or args.spark_local_dir or args.table or args.tombstones_too:
         raise ConfigError("--check: the report says what was searched for, and where")
     path: Path = args.check
     try:
@@ -350,7 +366,9 @@ def show_verdict(replicas: Sequence[ReplicaFindings], spec: SearchSpec, verdict:
 
 
 def _nothing_there(replica: ReplicaFindings) -> str:
-    return f"{len(replica.files)} files" if replica.scratch else "no partition of this topic"
+    if replica.sort is Sort.LOGS:
+        return "no partition of this topic"
+    return f"{replica.sort.value}, {len(replica.files)} files"
 
 
 def _show_targets(counts: dict[int, Count], spec: SearchSpec) -> None:

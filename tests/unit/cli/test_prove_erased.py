@@ -7,6 +7,8 @@ import os
 import uuid
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lapse.base.clock import time_text
@@ -76,6 +78,35 @@ def test_tombstones_count_where_that_is_asked(
     written(tmp_path / "t-0" / "00000000000000000000.log", batch(0, b"k", value=None))
     words = ("--topic", "t", "--key", "k", "--replica", tmp_path)
     assert [Told(capsys, *words, *more).code for more in ((), ("--tombstones-too",))] == [0, 1]
+
+
+def test_a_table_is_looked_through_and_looked_at_again(
+    replica: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a check of its report too, with the keys and without."""
+    file = tmp_path / "table" / "partition=0" / "a.parquet"
+    file.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"key": [GONE.encode(), b"k1"], "offset": [3, 4]}), file)
+    proof = tmp_path / "proof.json"
+    words = ("--topic", "t", "--key", GONE, "--replica", replica, "--table", tmp_path / "table")
+    told = Told(capsys, *words)
+    assert told.code == 1
+    assert f"a record with key 1 in {file}: at offset 3\n" in told.out
+    pq.write_table(pa.table({"key": [b"k1"], "offset": [4]}), file)
+    told = Told(capsys, *words, "--report", proof)
+    assert told.code == 0
+    assert f"{tmp_path / 'table'}: table, 1 files\n" in told.out
+    assert Told(capsys, "--check", proof).code == 0
+    assert Told(capsys, "--check", proof, "--key", GONE).code == 0
+    pq.write_table(pa.table({"key": [GONE.encode()], "offset": [4]}), file)
+    assert Told(capsys, "--check", proof).code == 3
+    told = Told(capsys, "--check", proof, "--key", GONE)
+    assert (told.code, f"{file}: changed" in told.out) == (1, True)
+
+
+def test_a_table_alone_is_no_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = Told(capsys, "--topic", "t", "--key", GONE, "--table", tmp_path)
+    assert (told.code, "--replica: at least one log directory" in told.err) == (2, True)
 
 
 def test_bounds_offsets_and_partitions(replica: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,6 @@ as far as they are there, is not opaque; nor are zeros.
 
 from __future__ import annotations
 
-import logging
 import os
 import struct
 from collections.abc import Callable
@@ -71,8 +70,6 @@ _GROWTHS_MAX = 5
 _GROWTH_SECONDS = 0.02  # an append of a batch is one write
 _QUIET_MS = 5000  # a file that has not changed for this long is not being written
 
-logger = logging.getLogger(__name__)
-
 OnBytes = Callable[[int], None]  # called with the number of further bytes looked through
 
 
@@ -91,18 +88,6 @@ def audit(
         return _Look(fd, unit, search, table, clock, on_bytes).run()
     finally:
         os.close(fd)
-
-
-def audit_or_say(
-    unit: AuditUnit, search: Search, table: kernel.KeyTable, clock: Clock, on_bytes: OnBytes
-) -> Findings:
-    """`audit`, but an exception becomes a finding: out of memory, say, or a bug in Lapse."""
-    try:
-        return audit(unit, search, table, clock, on_bytes)
-    except Exception as e:
-        logger.exception("looking through %s of %s", unit.path, unit.replica)
-        reason = f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
-        return Findings(unit.path, problem=f"could not be looked through: {reason}")
 
 
 class _Look:

@@ -27,7 +27,13 @@ from lapse.lifecycle.erase.proof import (
     keys_seen,
     with_never_seen,
 )
-from lapse.lifecycle.erase.replicas import ReplicaFindings, Run, Where, look_through
+from lapse.lifecycle.erase.replicas import (
+    ReplicaFindings,
+    Run,
+    Where,
+    look_through,
+    nothing_found,
+)
 from lapse.lifecycle.erase.window import Window
 
 FORGEABLE = (
@@ -72,7 +78,7 @@ def check(
     replicas, differences, same = [], [], 0
     for before, path in zip(report.replicas, paths, strict=True):
         where = Where(
-            path, report.topic, report.partition, before.scratch, report.asked.bounds,
+            path, report.topic, report.partition, before.sort, report.asked.bounds,
             report.asked.topic_id,
         )  # fmt: skip
         if run is None:
@@ -131,7 +137,7 @@ def _compared_only(
     listing = where.listed()
     if listing.problem is not None:
         differences = [Difference(where.path, listing.problem)]
-        return ReplicaFindings(where.path, where.scratch, listing.problem), differences, 0
+        return nothing_found(where, listing.problem), differences, 0
     there = {place.path: place for place in listing.places}
     known: dict[str, Findings] = {}
     whats = []

@@ -32,6 +32,7 @@ from lapse.lifecycle.erase.order import (
     tombstones_due,
     what_is_left,
 )
+from lapse.lifecycle.erase.places import topic_of_table
 from lapse.lifecycle.erase.proof import (
     FORMAT,
     GONE,
@@ -47,7 +48,7 @@ from lapse.lifecycle.erase.proof import (
     totals,
     with_never_seen,
 )
-from lapse.lifecycle.erase.replicas import ReplicaFindings, Run, Where, look_through
+from lapse.lifecycle.erase.replicas import ReplicaFindings, Run, Sort, Where, look_through
 from lapse.lifecycle.erase.search import Search, SearchSpec, hash_of, spec_of
 from lapse.lifecycle.erase.served import Served
 from lapse.lifecycle.erase.sign import fingerprint, public_key_of, seal
@@ -85,15 +86,23 @@ class Brokers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where to look: directories, and whether every file of each counts (a scratch folder)."""
+    """Where to look: directories, and what each is."""
 
-    paths: tuple[tuple[str, bool], ...]
+    paths: tuple[tuple[str, Sort], ...]
 
     def of(self, part: TopicOrder) -> list[Where]:
+        """All but the tables of other topics."""
         return [
-            Where(path, part.topic, None, scratch, part.bounds, part.topic_id)
-            for path, scratch in self.paths
+            Where(path, part.topic, None, sort, part.bounds, part.topic_id)
+            for path, sort in self.paths
+            if sort is not Sort.TABLE or may_have(path, [part.topic])
         ]
+
+
+def may_have(table: str, topics: Sequence[str]) -> bool:
+    """Whether a table is of one of these topics, by its own words if there are any."""
+    topic, _ = topic_of_table(Path(table))
+    return topic is None or topic in topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +186,9 @@ class Erasure:
         """Look at all replicas; what did not change since the last look is not read again."""
         started_ms = self._clock.now_ms()
         last = () if anew or target.last is None else target.last.replicas
-        before = {(replica.path, replica.scratch): replica.files for replica in last}
+        before = {(replica.path, replica.sort): replica.files for replica in last}
         replicas = tuple(
-            look_through(
-                where, target.run, self._clock, before.get((where.path, where.scratch), ())
-            )
+            look_through(where, target.run, self._clock, before.get((where.path, where.sort), ()))
             for where in self._places.of(target.part)
         )
         spec = spec_of(target.search, target.salt, target.part.bounds, target.part.topic_id)
@@ -282,7 +289,9 @@ class Erasure:
         changed = before is None or before.left != look.left
         if changed:
             say(f"{target.part.topic}: {look.left.text()}")
-        elif look.left.values and look.ended_ms - target.since_ms > HINT_MS:
+        if in_tables(look):
+            self._hint_tables(target, say)
+        elif not changed and look.left.values and look.ended_ms - target.since_ms > HINT_MS:
             self._hint(target, say)
         return changed
 
@@ -305,6 +314,13 @@ class Erasure:
         if not target.is_hinted:
             topic = target.part.topic
             say(f"{topic}: nothing goes; `lapse explain {topic}` says what rounds wait for")
+        target.is_hinted = True
+
+    def _hint_tables(self, target: Target, say: Say) -> None:
+        """Rounds do nothing about tables."""
+        if not target.is_hinted:
+            tables = ", ".join(in_tables(target.looked))
+            say(f"{target.part.topic}: the logs are clean; `lapse export` again to {tables}")
         target.is_hinted = True
 
     def _write(self, target: Target, say: Say) -> None:
@@ -392,6 +408,13 @@ class Erasure:
         order = self.order.with_topic(part)
         save_order(fs, folder, order)
         self.order, self._kept, target.part = order, order, part
+
+
+def in_tables(look: Look) -> list[str]:
+    """The tables that have records still, where nothing else has any."""
+    having = [one for one in look.replicas if any(found.counts for found in one.files)]
+    is_all = all(one.sort is Sort.TABLE for one in having)
+    return [one.path for one in having] if look.left.values and is_all else []
 
 
 def _sync_removals(replicas: Iterable[ReplicaFindings], fs: Fs) -> Iterator[str]:

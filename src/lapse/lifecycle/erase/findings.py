@@ -11,7 +11,7 @@ SPOTS_MAX = 20  # places reported of a file; the others are only counted
 REGIONS_MAX = 200
 
 # What a file turned out to be.
-BATCHES, RAW, KEYLESS = "batches", "raw", "no keys"
+BATCHES, ROWS, RAW, KEYLESS = "batches", "rows", "raw", "no keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class AuditUnit:
         start: where a batch begins; 0, or the end of what was looked through before.
         end: None: the end of the file when it is read.
         below: records with a value from this offset on may stay; None: as the search says.
+        rows: it is a table's (`rows`).
     """
 
     replica: str
@@ -31,6 +32,7 @@ class AuditUnit:
     start: int = 0
     end: int | None = None
     below: int | None = None
+    rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Spot:
 
     Attributes:
         target: number of the key, or of the offset (offsets are numbered after the keys).
-        position: byte of the file where its batch begins.
+        position: byte of the file where its batch begins; 0 in a table's file.
         damaged: the batch cannot be read as a whole; a consumer does not get the record.
     """
 
@@ -137,7 +139,7 @@ class Findings:
 
     Attributes:
         path: relative to the replica's directory; folder: the partition's directory, or empty.
-        kind: BATCHES, RAW or KEYLESS; what: why no key can be in it.
+        kind: BATCHES, ROWS, RAW or KEYLESS; what: why no key can be in it.
         problem: why it could not be looked through, or not to its end.
         vanished: there was no such file any more.
         inflated_bytes: of batches that were compressed.

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lapse.base.clock import Clock
-from lapse.lifecycle.erase.audit import audit_or_say
 from lapse.lifecycle.erase.findings import AuditUnit, Findings
+from lapse.lifecycle.erase.look_into import look_into
 from lapse.lifecycle.erase.search import Search
 from lapse.lifecycle.erase.table import table_of
 from lapse.lifecycle.round.progress import OnProgress, Progress
@@ -48,7 +48,7 @@ class InlineAudits:
         table = table_of(self._search)
 
         def one(unit: AuditUnit) -> Findings:
-            return audit_or_say(unit, self._search, table, self._clock, self.count)
+            return look_into(unit, self._search, table, self._clock, self.count)
 
         with ThreadPoolExecutor(min(self._threads, len(units))) as pool:
             yield from pool.map(one, units)

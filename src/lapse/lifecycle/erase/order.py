@@ -27,7 +27,7 @@ from lapse.base.secret import Secret
 from lapse.base.times import UNITS_MS, after_ms
 from lapse.lifecycle.erase.findings import Count
 from lapse.lifecycle.erase.proof import GONE, REMAINS, Verdict
-from lapse.lifecycle.erase.replicas import ReplicaFindings
+from lapse.lifecycle.erase.replicas import ReplicaFindings, Sort
 from lapse.lifecycle.erase.search import Bound, KeyHash, SearchSpec, hash_of
 from lapse.log.lock import LOCK, lock_file
 from lapse.log.segment import LOG, base_offset_of
@@ -255,7 +255,7 @@ def _distinct(replicas: Iterable[ReplicaFindings], folder: str, nodes: Sequence[
     """How many replicas of a partition were given, at least."""
     number, seen = 0, set[tuple[int, ...]]()
     for replica in replicas:
-        if replica.scratch:
+        if replica.sort is not Sort.LOGS:
             continue
         home = next((one for one in replica.homes if one.folder == folder), None)
         if home is None:

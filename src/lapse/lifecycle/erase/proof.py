@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from lapse.base.errors import StorageError
-from lapse.lifecycle.erase.findings import BATCHES, RAW, Count, Findings, by_target
+from lapse.lifecycle.erase.findings import BATCHES, RAW, ROWS, Count, Findings, by_target
 from lapse.lifecycle.erase.places import UNKNOWN_BROKER
 from lapse.lifecycle.erase.replicas import ReplicaFindings
 from lapse.lifecycle.erase.search import SearchSpec
@@ -30,7 +30,7 @@ CANNOT_SEE = (
     "Blocks that files gave back: what was deleted may be on the device until it is overwritten.",
     "Backups, snapshots of disks, tiered storage, and replicas that were not given.",
     "Whether a key was ever there: of one that was mistyped there is no record either.",
-    "What consumers have read and kept, and topics, tables and files made from this topic.",
+    "What consumers have read and kept, and what was made from this topic and was not given.",
     "Values and headers of other records that tell of the key, and the key spelt otherwise.",
     "What was written to a file after it was read, and files without a name that are still open.",
     "Memory, swap space and core dumps.",
@@ -193,8 +193,9 @@ def _remaining(path: str, found: Findings, count: Count, number: int, spec: Sear
     if spot is None:
         return text
     damaged = ", which is damaged" if spot.damaged else ""
+    place = "" if found.kind == ROWS else f", in the batch at byte {spot.position}{damaged}"
     first = "" if number == 1 else "the first "
-    return f"{text}: {first}at offset {spot.offset}, in the batch at byte {spot.position}{damaged}"
+    return f"{text}: {first}at offset {spot.offset}{place}"
 
 
 def _doubts(replicas: Sequence[ReplicaFindings], spec: SearchSpec, topic: str) -> Iterator[str]:

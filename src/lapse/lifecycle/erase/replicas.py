@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +26,9 @@ from lapse.lifecycle.erase.places import (
     is_segment,
     list_folder,
     list_replica,
+    list_table,
+    partition_of_rows,
+    topic_of_table,
     why_keyless,
 )
 from lapse.lifecycle.erase.search import Bound, Search
@@ -49,12 +53,19 @@ class Runs(Protocol):
         """Release resources: nothing will be looked through for a while."""
 
 
+class Sort(Enum):
+    """What a directory is: of a folder and a table every file counts."""
+
+    LOGS = "log directory"
+    SCRATCH = "folder"
+    TABLE = "table"
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
     """Where to look.
 
     Attributes:
-        path: a log directory; with `scratch` any folder, of which every file counts.
         partition: None: all of the topic.
         bounds, topic_id: what may stay in a partition, and of which topic (`search.SearchSpec`).
     """
@@ -62,30 +73,51 @@ class Where:
     path: str
     topic: str
     partition: int | None = None
-    scratch: bool = False
+    sort: Sort = Sort.LOGS
     bounds: tuple[Bound, ...] = ()
     topic_id: str | None = None
 
     def listed(self) -> Listing:
         path = Path(self.path)
-        return list_folder(path) if self.scratch else list_replica(path, self.topic, self.partition)
+        if self.sort is Sort.SCRATCH:
+            return list_folder(path)
+        list_it = list_table if self.sort is Sort.TABLE else list_replica
+        return list_it(path, self.topic, self.partition)
 
     def units(self, places: Sequence[ReplicaFile]) -> list[AuditUnit]:
         """All of each file."""
-        below = {folder: self._below(folder) for folder in {place.folder for place in places}}
+        if self.sort is Sort.TABLE:
+            of_it = self._is_table_of_the_topic()
+            return [
+                AuditUnit(
+                    self.path, place.path, rows=True,
+                    below=self._below(partition_of_rows(place.path)) if of_it else None,
+                )
+                for place in places
+            ]  # fmt: skip
+        below = {folder: self._below_of(folder) for folder in {place.folder for place in places}}
         return [AuditUnit(self.path, place.path, below=below[place.folder]) for place in places]
 
-    def _below(self, folder: str) -> int | None:
-        """The bound of a partition's directory, if it belongs to the topic that is meant.
-
-        A partition numbered above all that have a bound was added later: all of it may stay.
-        """
+    def _below_of(self, folder: str) -> int | None:
+        """The bound of a partition's directory, if it belongs to the topic that is meant."""
         found = TopicPartition.parse(folder)
         if found is None or not self.bounds or not self._is_of_the_topic(folder):
             return None
+        return self._below(found.partition)
+
+    def _below(self, partition: int | None) -> int | None:
+        """A partition numbered above all that have a bound was added later: all of it may stay."""
+        if partition is None or not self.bounds:
+            return None
         offsets = {bound.partition: bound.offset for bound in self.bounds}
-        is_later = self.topic_id is not None and found.partition > max(offsets)
-        return offsets.get(found.partition, 0 if is_later else None)
+        is_later = self.topic_id is not None and partition > max(offsets)
+        return offsets.get(partition, 0 if is_later else None)
+
+    def _is_table_of_the_topic(self) -> bool:
+        if self.topic_id is None:
+            return True
+        _, topic_id = topic_of_table(Path(self.path))
+        return topic_id == self.topic_id
 
     def _is_of_the_topic(self, folder: str) -> bool:
         if self.topic_id is None:
@@ -103,6 +135,7 @@ class ReplicaFindings:
 
     Attributes:
         scratch: not a log directory, but a folder of which every file counts (spark.local.dir).
+        table: nor such a folder, but a table's, which has rows of the topic.
         problem: why it was not looked through, or not all of it.
         partitions: directories of the topic that it has.
         listings: how often it was listed until the files stopped changing.
@@ -118,6 +151,11 @@ class ReplicaFindings:
     homes: tuple[Home, ...] = ()
     node_id: int | None = None
     cluster_id: str | None = None
+    table: bool = False
+
+    @property
+    def sort(self) -> Sort:
+        return Sort.TABLE if self.table else Sort.SCRATCH if self.scratch else Sort.LOGS
 
 
 def look_through(
@@ -131,7 +169,7 @@ def look_through(
     for n in range(1, LISTINGS_MAX + 1):
         listing = where.listed()
         if listing.problem is not None:
-            return ReplicaFindings(where.path, where.scratch, listing.problem, listings=n)
+            return nothing_found(where, listing.problem, listings=n)
         news = [p for p in listing.places if not _is_known(done.get(p.path), p)]
         if not news and _names(listing, done) == before:
             return _found(where, listing, done, n, None)
@@ -143,10 +181,19 @@ def look_through(
     return _found(where, listing, done, LISTINGS_MAX, "its files keep changing")
 
 
-def why_unusable(path: str, *, scratch: bool) -> str | None:
+def nothing_found(where: Where, problem: str, listings: int = 0) -> ReplicaFindings:
+    """Of a directory that cannot be looked through."""
+    return ReplicaFindings(
+        where.path, where.sort is Sort.SCRATCH, problem, listings=listings,
+        table=where.sort is Sort.TABLE,
+    )  # fmt: skip
+
+
+def why_unusable(path: str, sort: Sort) -> str | None:
     """Why a directory cannot be looked through, as when its name is mistyped; None: it can."""
-    listing = Where(path, "", scratch=scratch).listed()
-    if listing.problem is None and not scratch and not listing.is_log_directory:
+    is_logs = sort is Sort.LOGS
+    listing = list_replica(Path(path), "", None) if is_logs else list_folder(Path(path))
+    if listing.problem is None and is_logs and not listing.is_log_directory:
         return _NO_LOG_DIRECTORY
     return listing.problem
 
@@ -203,7 +250,7 @@ def _settle(
     by_path = {place.path: place for place in places}
     waiting: list[ReplicaFile] = []
     for place in places:
-        what = None if where.scratch else why_keyless(Path(where.path), place)
+        what = why_keyless(Path(where.path), place) if where.sort is Sort.LOGS else None
         if place.problem is not None or what is not None:
             done[place.path] = Findings(
                 place.path, place.folder, place.state, KEYLESS if what else RAW, what,
@@ -225,11 +272,11 @@ def _settle(
 def _found(
     where: Where, listing: Listing, done: dict[str, Findings], listings: int, problem: str | None
 ) -> ReplicaFindings:
-    if problem is None and not where.scratch and not listing.is_log_directory:
+    if problem is None and where.sort is Sort.LOGS and not listing.is_log_directory:
         problem = _NO_LOG_DIRECTORY
     files = (done[p.path] for p in listing.places if p.path in done)
     return ReplicaFindings(
-        where.path, where.scratch, problem, listing.partitions, listings,
+        where.path, where.sort is Sort.SCRATCH, problem, listing.partitions, listings,
         tuple(sorted((f for f in files if not f.vanished), key=lambda f: f.path)),
-        listing.homes, listing.node_id, listing.cluster_id,
+        listing.homes, listing.node_id, listing.cluster_id, where.sort is Sort.TABLE,
     )  # fmt: skip

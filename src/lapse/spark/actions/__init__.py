@@ -126,8 +126,9 @@ def erase(
     spark: SparkSession, *, replica: Paths, order: PathLike | None = None,
     topic: str | None = None, topic_column: str | None = None, key: Texts = (), keys: Paths = (),
     key_column: str | None = None, key_format: str | None = None, spark_local_dir: Paths = (),
-    deadline: str | None = None, wait: int | None = None, leave_tombstones: bool = False,
-    keep_settings: bool = False, dry_run: bool = False, sign_with: PathLike | None = None,
+    table: Paths = (), deadline: str | None = None, wait: int | None = None,
+    leave_tombstones: bool = False, keep_settings: bool = False, dry_run: bool = False,
+    sign_with: PathLike | None = None,
     bootstrap_server: str | None = None, client: Mapping[str, str] | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> DataFrame:  # fmt: skip
@@ -141,8 +142,8 @@ def erase(
         "topic": topic, "topic_column": topic_column, "key": key,
         "keys": paths_in(spark, "keys", keys), "key_column": key_column, "key_format": key_format,
         "spark_local_dir": paths_in(spark, "spark_local_dir", spark_local_dir),
-        "deadline": deadline, "wait": wait, "leave_tombstones": leave_tombstones,
-        "keep_settings": keep_settings, "dry_run": dry_run,
+        "table": paths_in(spark, "table", table), "deadline": deadline, "wait": wait,
+        "leave_tombstones": leave_tombstones, "keep_settings": keep_settings, "dry_run": dry_run,
         "sign_with": path_in(spark, "sign_with", sign_with), "bootstrap_server": bootstrap_server,
     }  # fmt: skip
     with needed_for("lapse.spark.actions.erase"):
@@ -157,7 +158,7 @@ def prove_erased(
     key: Texts = (), keys: Paths = (), key_column: str | None = None,
     key_format: str | None = None, offset: int | Sequence[int] = (),
     below_offset: int | None = None, tombstones_too: bool = False, spark_local_dir: Paths = (),
-    report: PathLike | None = None, sign_with: PathLike | None = None,
+    table: Paths = (), report: PathLike | None = None, sign_with: PathLike | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> DataFrame:  # fmt: skip
     """Prove that records of keys are gone from every file; only looks. One row, with the report.
@@ -170,7 +171,7 @@ def prove_erased(
         "key_format": key_format, "offset": offset, "below_offset": below_offset,
         "tombstones_too": tombstones_too,
         "spark_local_dir": paths_in(spark, "spark_local_dir", spark_local_dir),
-        "report": path_in(spark, "report", report),
+        "table": paths_in(spark, "table", table), "report": path_in(spark, "report", report),
         "sign_with": path_in(spark, "sign_with", sign_with),
     }  # fmt: skip
     words = words_of("prove-erased", None, options)

@@ -20,9 +20,10 @@ import msgspec
 
 from lapse.base.errors import ConfigError, CorruptData
 from lapse.base.fs import Fs
+from lapse.lifecycle.erase.places import EXPORT_STATE
 from lapse.spark.export.decide import ExportState, PartitionState
 
-STATE = "_lapse_export.json"
+STATE = EXPORT_STATE
 PENDING = "_lapse_export.pending.json"
 LOCK = "_lapse_export.lock"
 ATTEMPTS = "_lapse"

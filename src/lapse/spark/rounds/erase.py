@@ -28,9 +28,9 @@ from pyspark.sql import SparkSession
 
 from lapse.base.clock import Clock, SystemClock
 from lapse.kernels.find_key import KeyTable
-from lapse.lifecycle.erase.audit import audit_or_say
 from lapse.lifecycle.erase.findings import AuditUnit, Findings
 from lapse.lifecycle.erase.inline import InlineAudits, unit_bytes
+from lapse.lifecycle.erase.look_into import look_into
 from lapse.lifecycle.erase.places import FileState
 from lapse.lifecycle.erase.replicas import Run
 from lapse.lifecycle.erase.search import Search
@@ -149,7 +149,7 @@ class SparkAudits:
         if self._table is None:
             warm_up()
             self._table = table_of(self._search)
-        return audit_or_say(unit, self._search, self._table, self._clock, lambda _: None)
+        return look_into(unit, self._search, self._table, self._clock, lambda _: None)
 
     def _tell(self, more: int) -> None:
         done = self._done + more
@@ -245,4 +245,4 @@ def audit_one(
     """One file; whatever goes wrong with it stays with it."""
     if attempt >= DEATHS_MAX:
         return Findings(unit.path, problem=DIED)
-    return audit_or_say(unit, search, table, clock, lambda _: None)
+    return look_into(unit, search, table, clock, lambda _: None)

@@ -52,7 +52,7 @@ def with_tail(raw: bytes, tail: bytes) -> bytes:
     return bytes(data)
 
 
-def found_in(path: Path, search: Search | None = None, **unit: int) -> Findings:
+def found_in(path: Path, search: Search | None = None, **unit: Any) -> Findings:
     """What one file comes to."""
     search = search or make_search([KEY])
     told = AuditUnit(str(path.parent), path.name, **unit)

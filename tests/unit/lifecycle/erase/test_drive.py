@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -30,7 +33,9 @@ from lapse.lifecycle.erase.drive import (
 from lapse.lifecycle.erase.findings import AuditUnit, Findings
 from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.order import FORMAT, Order, TopicOrder, load_order
+from lapse.lifecycle.erase.places import EXPORT_STATE
 from lapse.lifecycle.erase.proof import NEVER_SEEN, NOT_PROVEN, PROVEN, REMAINS
+from lapse.lifecycle.erase.replicas import Sort
 from lapse.lifecycle.erase.search import Bound, hash_of, make_search
 from lapse.lifecycle.erase.served import Broker, Network, Served
 from lapse.testing.clock import ManualClock
@@ -76,7 +81,7 @@ def one_broker(_: str) -> dict[int, tuple[int, ...]]:
 
 def erasure_of(
     replica: Path, clock: ManualClock, rest: Callable[[], None] = lambda: None,
-    replicas_of: ReplicasOf = one_broker,
+    replicas_of: ReplicasOf = one_broker, tables: Sequence[Path] = (),
 ) -> tuple[Erasure, Target]:  # fmt: skip
     """An order about KEY below offset 100 in topic t."""
     topic_id = ""  # of no directory: all of them count from their first offset to their last
@@ -85,7 +90,8 @@ def erasure_of(
     search = make_search([KEY], tombstones_too=True)
     run = InlineAudits(search, clock, lambda _: None, threads=1)
     target = Target(part, (KEY,), search, "5a", run)
-    places = Places(((str(replica), False),))
+    in_tables = [(str(table), Sort.TABLE) for table in tables]
+    places = Places(((str(replica), Sort.LOGS), *in_tables))
     return Erasure(Gone(NOBODY, replicas_of), order, [target], places, clock, rest), target
 
 
@@ -103,6 +109,27 @@ def run(
 def verdict_of(target: Target) -> str:
     assert target.last is not None
     return target.last.verdict.state
+
+
+def test_what_is_in_tables_alone_is_said_at_once(tmp_path: Path) -> None:
+    """Rounds do nothing about it; another table's rows are not looked at."""
+    written(tmp_path / "logs" / "t-0" / FIRST, batch(3, b"other"))
+    table, of_u = tmp_path / "table", tmp_path / "of u"
+    for folder, topic in ((table, "t"), (of_u, "u")):
+        rows = folder / "partition=0" / "a.parquet"
+        rows.parent.mkdir(parents=True)
+        pq.write_table(pa.table({"key": [KEY]}), rows)
+        written(folder / EXPORT_STATE, json.dumps({"topic": topic}).encode())
+    clock = Sleeper(lambda: None, (table / "partition=0" / "a.parquet").unlink)
+    erasure, target = erasure_of(tmp_path / "logs", clock, tables=(table, of_u))
+    said: list[str] = []
+    erasure.look(target)
+    erasure.run(RealFs(), tmp_path, said.append, until_ms=None, lags={})
+    assert said == [
+        f"t: the logs are clean; `lapse export` again to {table}",
+        "t: nothing remains",
+    ]
+    assert verdict_of(target) == PROVEN
 
 
 def test_it_waits_until_values_and_then_tombstones_are_gone(tmp_path: Path) -> None:

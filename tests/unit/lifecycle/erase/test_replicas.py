@@ -18,6 +18,7 @@ from lapse.lifecycle.erase.replicas import (
     NOT_THERE,
     ReplicaFindings,
     Run,
+    Sort,
     Where,
     look_through,
 )
@@ -245,5 +246,5 @@ def test_what_cannot_be_read_is_told_once_and_holds_nothing_up(tmp_path: Path) -
 
 def test_a_scratch_folder_counts_whole(tmp_path: Path) -> None:
     written(tmp_path / "blockmgr" / "00000000000000000000.index", KEY)
-    seen = looked(tmp_path, scratch=True)
+    seen = looked(tmp_path, sort=Sort.SCRATCH)
     assert counts_by_path(seen) == {"blockmgr/00000000000000000000.index": (0, 0, 0, 1)}
