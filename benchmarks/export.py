@@ -94,7 +94,7 @@ def ours(spark: SparkSession, folder: Path, name: str) -> None:
     asked = in_files(TOPIC, str(folder / "data"), {"cleanup.policy": "compact"})
     clock = SystemClock()
     where = Source(Jobs(spark), asked.options, TOPIC, folder / name)
-    wish = ExportOptions(Kind.LATEST)
+    wish = ExportOptions(TOPIC, Kind.LATEST)
     export(Table(folder / name, RealFs()), where, lambda: asked.look(clock), wish, clock)
 
 

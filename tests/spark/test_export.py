@@ -11,7 +11,6 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -26,7 +25,7 @@ from lapse.log.directory import LogDirectory
 from lapse.log.partition_log import PartitionLog
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.validate import check_produced
-from lapse.spark.export.decide import Kind
+from lapse.spark.export.decide import Format, Kind
 from lapse.spark.export.look import in_files
 from lapse.spark.export.run import Done, ExportOptions, Source, export
 from lapse.spark.export.table import Table
@@ -36,6 +35,7 @@ from lapse.testing.broker_process import BrokerProcess
 from lapse.testing.clock import ManualClock
 from tests.spark.conftest import QUICK_JAVA
 from tests.support.log.logs import NOW, config, env, rewrite
+from tests.support.spark.tables import READERS, iceberg
 
 TOPIC = "users"
 RETENTION_MS = 60_000
@@ -116,12 +116,12 @@ class Account:
         }
 
 
-def shown(folder: Path, *, delta: bool) -> set[tuple[int, int, bytes | None, bytes | None]]:
+def shown(
+    folder: Path, how: Format = Format.PARQUET
+) -> set[tuple[int, int, bytes | None, bytes | None]]:
     """What a stranger's reader finds."""
-    if delta:
-        table = DeltaTable(str(folder)).to_pyarrow_table()
-    else:
-        table = ds.dataset(folder, partitioning="hive").to_table()
+    of_iceberg = how is Format.ICEBERG  # which has it under the topic's name
+    table = iceberg(folder, TOPIC).scan().to_arrow() if of_iceberg else READERS[how](folder)
     names = ("partition", "offset", "key", "value")
     rows = list(zip(*(table[name].to_pylist() for name in names), strict=True))
     assert len(set(rows)) == len(rows)
@@ -136,18 +136,19 @@ def run(
     asked = in_files(TOPIC, str(account.path), said)
     where = Source(Jobs(spark), asked.options, TOPIC, folder)
     done = export(Table(folder, RealFs()), where, lambda: asked.look(clock), wish, clock)
-    assert shown(folder, delta=wish.delta) == account.rows(wish.kind)
+    assert shown(folder, wish.format) == account.rows(wish.kind)
     return done
 
 
 @pytest.mark.parametrize(
-    ("kind", "delta"), [(Kind.LATEST, False), (Kind.LATEST, True), (Kind.HISTORY, False)]
+    ("kind", "how"),
+    [*((Kind.LATEST, how) for how in Format), (Kind.HISTORY, Format.PARQUET)],
 )
 def test_the_table_is_what_the_log_has_after_every_run(
-    kind: Kind, delta: bool, spark: SparkSession, tmp_path: Path
+    kind: Kind, how: Format, spark: SparkSession, tmp_path: Path
 ) -> None:
     account, clock = Account(tmp_path / "data", random.Random(kind.value)), ManualClock(NOW)
-    folder, wish = tmp_path / "table", ExportOptions(kind, delta)
+    folder, wish = tmp_path / "table", ExportOptions(TOPIC, kind, how)
     account.write(150)
     first = run(spark, account, folder, wish, clock)
     assert (first.records_new, first.why) == (150, "there is no table yet")
@@ -169,7 +170,7 @@ def test_a_key_whose_tombstone_came_and_went_is_missed_by_nobody(
     kind: Kind, spark: SparkSession, tmp_path: Path
 ) -> None:
     account, clock = Account(tmp_path / "data", random.Random(7)), ManualClock(NOW)
-    folder, wish = tmp_path / "table", ExportOptions(kind)
+    folder, wish = tmp_path / "table", ExportOptions(TOPIC, kind)
     account.write(150, deletes=0)
     run(spark, account, folder, wish, clock)
     clock.advance(RETENTION_MS)
@@ -182,13 +183,13 @@ def test_a_key_whose_tombstone_came_and_went_is_missed_by_nobody(
     account.close()
 
 
-@pytest.mark.parametrize("delta", [False, True])
+@pytest.mark.parametrize("how", list(Format))
 def test_an_erased_key_is_gone_from_all_of_the_table_once_that_is_exported_again(
-    delta: bool, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    how: Format, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And from the files of the versions before."""
     account, clock = Account(tmp_path / "data", random.Random(7)), ManualClock(NOW)
-    folder, wish = tmp_path / "table", ExportOptions(Kind.LATEST, delta)
+    folder, wish = tmp_path / "table", ExportOptions(TOPIC, Kind.LATEST, how)
     account.write(150, deletes=0)
     run(spark, account, folder, wish, clock)
     asked = ["prove-erased", "--topic", TOPIC, "--key", "k4", "--replica", str(account.path)]
@@ -204,14 +205,14 @@ def test_an_erased_key_is_gone_from_all_of_the_table_once_that_is_exported_again
     assert f"a record with key 1 in {folder}/partition=0/" in capsys.readouterr().out
     run(spark, account, folder, wish, clock)
     assert main(in_table) == 0
-    if delta:
+    if how is Format.DELTA:
         assert DeltaTable(str(folder)).version() == 1
     account.close()
 
 
 def test_a_topic_made_anew_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
     account, clock = Account(tmp_path / "data", random.Random(7)), ManualClock(NOW)
-    folder, wish = tmp_path / "table", ExportOptions(Kind.LATEST)
+    folder, wish = tmp_path / "table", ExportOptions(TOPIC, Kind.LATEST)
     account.write(40)
     run(spark, account, folder, wish, clock)
     account.close()
@@ -219,9 +220,9 @@ def test_a_topic_made_anew_is_another_one(spark: SparkSession, tmp_path: Path) -
     other.write(10)
     assert "another log" in run(spark, other, folder, wish, clock).why
     with pytest.raises(ConfigError, match="of kind latest, not history"):
-        run(spark, other, folder, ExportOptions(Kind.HISTORY), clock)
+        run(spark, other, folder, ExportOptions(TOPIC, Kind.HISTORY), clock)
     with pytest.raises(ConfigError, match="is plain Parquet"):
-        run(spark, other, folder, ExportOptions(Kind.LATEST, delta=True), clock)
+        run(spark, other, folder, ExportOptions(TOPIC, Kind.LATEST, Format.DELTA), clock)
     other.close()
 
 
@@ -239,10 +240,14 @@ def test_a_key_that_a_flagged_value_deleted_is_no_row(
     folder = tmp_path / "table"
     where = Source(Jobs(spark), asked.options, TOPIC, folder)
     export(
-        Table(folder, RealFs()), where, lambda: asked.look(clock), ExportOptions(Kind.LATEST), clock
+        Table(folder, RealFs()),
+        where,
+        lambda: asked.look(clock),
+        ExportOptions(TOPIC, Kind.LATEST),
+        clock,
     )
     rows = {(1, 0, b"k1", b"live"), (1, 1, b"k3", b"erased by order 17")}
-    assert shown(folder, delta=False) == set(sorted(rows)[:left])
+    assert shown(folder) == set(sorted(rows)[:left])
     account.close()
 
 
@@ -252,7 +257,7 @@ def test_what_is_somebody_elses_is_not_touched(spark: SparkSession, tmp_path: Pa
     theirs.parent.mkdir(parents=True)
     theirs.write_bytes(b"not ours")
     with pytest.raises(ConfigError, match="allowed is a new or empty folder"):
-        run(spark, account, tmp_path / "table", ExportOptions(Kind.LATEST), ManualClock(NOW))
+        run(spark, account, tmp_path / "table", ExportOptions(TOPIC, Kind.LATEST), ManualClock(NOW))
     assert theirs.read_bytes() == b"not ours"
     account.close()
 
@@ -271,7 +276,7 @@ def test_the_command_reads_from_a_broker_and_writes_delta(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["records_new"], told["why"]) == (3, "there is no table yet")
-    assert shown(tmp_path / "table", delta=True) == {(0, 2, b"b", b"2")}
+    assert shown(tmp_path / "table", Format.DELTA) == {(0, 2, b"b", b"2")}
 
 
 async def sent(bootstrap: str) -> None:

@@ -219,7 +219,7 @@ def main(bootstrap: str, folder: Path) -> None:
     spec = CopySpec(
         cluster, cluster, (HERE,), folder / "checkpoint", THERE, offsets_max=OFFSETS_A_BATCH
     )
-    clock, wish = SystemClock(), ExportOptions(Kind.LATEST)
+    clock, wish = SystemClock(), ExportOptions(HERE, Kind.LATEST)
     for _ in sys.stdin:
         try:
             asyncio.run(claim(spec, RealFs()))

@@ -19,6 +19,7 @@ EXTRA_OF = {
     "pyarrow": "spark",
     "cryptography": "erase",
     "deltalake": "delta",
+    "pyiceberg": "iceberg",
 }
 
 

@@ -1,4 +1,4 @@
-"""`lapse export TOPIC --to DIR`: a topic as a table of Parquet or Delta files, kept up to date.
+"""`lapse export TOPIC --to DIR`: a topic as a table of Parquet, Delta or Iceberg, kept up to date.
 
 The last value of each key, or with --history all values since the key was last deleted; with both
 times of a record. Run again, it reads what is new and writes the partitions that have something
@@ -11,7 +11,7 @@ Read is what is committed; records without a key are in --history only. The topi
 broker, Lapse or Kafka, or with --from straight from log directories. The folder is to be a new or
 empty one the first time; one export at a time writes to it, and killed anywhere it goes on with the
 next. Who reads plain Parquet while a run ends may see old and new rows of a partition; a reader of
-Delta never does, but older versions of the table cannot be read: their files are gone.
+Delta or Iceberg never does, but older versions of the table cannot be read: their files are gone.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ EXAMPLES = """\
 examples:
   lapse export users --to /lake/users --bootstrap-server kafka:9092
   lapse export users --to /lake/users --from /var/lib/kafka/data --format delta
+  lapse export users --to /lake/users --format iceberg --bootstrap-server kafka:9092
   lapse export orders --to /lake/orders --history -c delete.retention.ms=86400000
 """
 
@@ -46,7 +47,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--to", type=Path, required=True, metavar="DIR", help="the table")
     add("--from", dest="source", metavar="LOGDIR,…", help="log directories, instead of a broker")
     remote.add_remote(parser)
-    add("--format", choices=("parquet", "delta"), default="parquet", help="default: %(default)s")
+    add("--format", choices=("parquet", "delta", "iceberg"), default="parquet",
+        help="default: %(default)s")  # fmt: skip
+    add("--catalog", metavar="NAME",
+        help="with iceberg: of .pyiceberg.yaml (default: a file in the folder)")  # fmt: skip
     add("--history", action="store_true", help="all values of a key, not only its last")
     add("--anew", action="store_true", help="make the table anew, whatever is there")
     options.add_settings(parser)
@@ -94,12 +98,15 @@ def table_of(args: argparse.Namespace) -> tuple[Path, ExportOptions]:
     check_topic_name(args.topic)
     if args.to.exists() and not args.to.is_dir():
         raise ConfigError(f"--to {args.to}: is not a directory")
+    if args.catalog is not None and args.format != "iceberg":
+        raise ConfigError("--catalog: allowed only with --format iceberg")
     options.settings(args.settings)
-    from lapse.spark.export.decide import Kind  # noqa: PLC0415  (pyspark, as above)
+    from lapse.spark.export.decide import Format, Kind  # noqa: PLC0415  (pyspark, as above)
     from lapse.spark.export.run import ExportOptions  # noqa: PLC0415
 
     kind = Kind.HISTORY if args.history else Kind.LATEST
-    return args.to.absolute(), ExportOptions(kind, args.format == "delta", args.anew)
+    wish = ExportOptions(args.topic, kind, Format(args.format), args.catalog, args.anew)
+    return args.to.absolute(), wish
 
 
 def topic_of(args: argparse.Namespace) -> SourceTopic:

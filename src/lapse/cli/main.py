@@ -76,7 +76,7 @@ COMMANDS: Mapping[str, Command] = {
         "take over a stopped Kafka node's directories: topics, settings, groups, users",
     ),
     "export": Command(
-        "lapse.cli.export", "keep a table of Parquet or Delta files that has what a topic has"
+        "lapse.cli.export", "keep a table of Parquet, Delta or Iceberg that has what a topic has"
     ),
     "copy": Command(
         "lapse.cli.copy", "copy topics to another cluster, create times included; resumable"

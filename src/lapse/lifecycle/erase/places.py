@@ -35,7 +35,8 @@ from lapse.log.summary import FOLDER, read_summary
 from lapse.log.summary import SUFFIX as SUMMARY
 from lapse.log.swap import CLEANED, DELETED, SWAP
 
-EXPORT_STATE = "_lapse_export.json"  # what an export keeps in its table's folder
+# What an export keeps in its table's folder.
+EXPORT_STATE, EXPORT_CATALOG = "_lapse_export.json", "_lapse_catalog.db"
 _OF_A_TABLE = ("topic", "topic_id")
 _NAME_BYTES_MAX = 255
 _ROWS_OF = re.compile(r"(?:^|/)partition=([0-9]{1,10})/")

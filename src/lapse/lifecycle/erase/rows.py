@@ -4,8 +4,9 @@ Rows have the columns of an export: `key`, and where there are, `offset` and `va
 hold a key in a column's dictionary, or in the bounds of its footer, though no row has it any more:
 whoever filters rows of dictionary-encoded columns writes such files. So dictionaries count, and
 what comes behind the last column is searched raw. A Parquet file without keys, as Delta's
-checkpoints are, is searched raw in all that is text or bytes. What is neither Parquet nor text may
-be compressed: it is opaque, as an attempt at a file is that was cut short.
+checkpoints are, is searched raw in all that is text or bytes, and so are the blocks of an Avro file
+once inflated, of which Iceberg's manifests are. What is none of these, nor text, may be compressed:
+it is opaque, as an attempt at a file is that was cut short.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 from lapse.base.clock import Clock
 from lapse.base.extras import needed_for
 from lapse.kernels.find_key import KeyTable
+from lapse.lifecycle.erase import avro
 from lapse.lifecycle.erase.audit import OnBytes, audit
 from lapse.lifecycle.erase.findings import (
     RAW,
@@ -36,18 +38,21 @@ from lapse.lifecycle.erase.findings import (
     Spot,
     by_target,
 )
-from lapse.lifecycle.erase.places import FileState, partition_of_rows
+from lapse.lifecycle.erase.places import EXPORT_CATALOG, FileState, partition_of_rows
 from lapse.lifecycle.erase.raw import RawSearch
 from lapse.lifecycle.erase.search import Search
 from lapse.lifecycle.erase.window import Window
 from lapse.records.batch import as_array
 
 KEY, OFFSET, VALUE = "key", "offset", "value"
-OPAQUE = "neither Parquet nor text"
+OPAQUE = "neither Parquet, nor Avro, nor text"
 _MAGIC = b"PAR1"
 _FOOTER_BYTES_MIN = 12  # the magic at both ends, and the footer's length
-_CHECKSUMS = re.compile(r"\..+\.crc")  # Hadoop's, beside each file
-_CHECKSUMS_MAGIC = b"crc\0"
+_AVRO_BYTES_MAX = 256 << 20
+_PLAIN = {  # names of files that are no text, and what they begin with
+    r"\..+\.crc": b"crc\0",  # Hadoop's checksums, beside each file
+    re.escape(EXPORT_CATALOG): b"SQLite format 3\0",  # names of tables and files
+}
 _BYTES = frozenset({"BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"})  # as Parquet calls them
 _BATCH_ROWS = 1 << 16
 
@@ -69,7 +74,15 @@ def audit_rows(
         found = audit(unit, search, table, clock, on_bytes)
         if found.kind != RAW or found.problem or _is_plain(fd, unit.path, state.size):
             return found
-        return replace(found, regions=(Region(0, state.size, OPAQUE, opaque=True),))
+        raw = _search_avro(fd, state.size, RawSearch(search, table))
+        if raw is None:
+            return replace(found, regions=(Region(0, state.size, OPAQUE, opaque=True),))
+        more = (Count(n, raw=int(number)) for n, number in enumerate(raw.counts) if number)
+        counts = by_target((*found.counts, *more))
+        return replace(
+            found, regions=(), counts=tuple(counts[n] for n in sorted(counts)),
+            raw_spots=(*found.raw_spots, *raw.spots)[:SPOTS_MAX],
+        )  # fmt: skip
     finally:
         os.close(fd)
 
@@ -82,11 +95,24 @@ def is_parquet(fd: int, size: int) -> bool:
     return all(end == _MAGIC for end in ends)
 
 
+def _search_avro(fd: int, size: int, raw: RawSearch) -> RawSearch | None:
+    """What its blocks have once inflated; None for another file, and one that cannot be read."""
+    if size > _AVRO_BYTES_MAX or os.pread(fd, len(avro.MAGIC), 0) != avro.MAGIC:
+        return None
+    try:
+        for plain in avro.blocks_of(os.pread(fd, size, 0)):
+            raw.search_inflated(as_array(plain), 0)
+    except ValueError:
+        return None
+    return raw
+
+
 def _is_plain(fd: int, path: str, size: int) -> bool:
-    """Whether a key's bytes would be seen in a file: it is text, or has room for checksums only."""
-    is_beside = _CHECKSUMS.fullmatch(path.rpartition("/")[2]) is not None
-    if is_beside and os.pread(fd, len(_CHECKSUMS_MAGIC), 0) == _CHECKSUMS_MAGIC:
-        return True
+    """Whether a key's bytes would be seen in a file: nothing in it is compressed."""
+    name = path.rpartition("/")[2]
+    for pattern, magic in _PLAIN.items():
+        if re.fullmatch(pattern, name) and os.pread(fd, len(magic), 0) == magic:
+            return True
     decoder, window = codecs.getincrementaldecoder("utf-8")(), Window(fd, 0, size)
     try:
         while window.reach < window.end:

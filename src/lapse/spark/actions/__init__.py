@@ -205,18 +205,19 @@ def copy(
 def export(
     spark: SparkSession, topic: str, to: PathLike, *, from_: Paths = (),
     bootstrap_server: str | None = None, client: Mapping[str, str] | None = None,
-    format: str | None = None, history: bool = False, anew: bool = False,  # noqa: A002
+    format: str | None = None, catalog: str | None = None,  # noqa: A002
+    history: bool = False, anew: bool = False,
     config: Settings | None = None, dry_run: bool = False,
     on_progress: OnProgress = ignore_progress,
 ) -> DataFrame:  # fmt: skip
-    """Bring a table of Parquet or Delta files up to date with a topic; one row.
+    """Bring a table of Parquet, Delta or Iceberg up to date with a topic; one row.
 
     The topic is read from a broker, or with `from_` from log directories.
     """
     options = {
         "to": path_in(spark, "to", to), "from": ",".join(paths_in(spark, "from_", from_)) or None,
-        "bootstrap_server": bootstrap_server, "format": format, "history": history, "anew": anew,
-        "-c": config or {}, "dry_run": dry_run,
+        "bootstrap_server": bootstrap_server, "format": format, "catalog": catalog,
+        "history": history, "anew": anew, "-c": config or {}, "dry_run": dry_run,
     }  # fmt: skip
     asked = Command(words_of("export", topic, options), dict(client or {}))
     done = export_topic(Jobs(spark, on_progress), asked)

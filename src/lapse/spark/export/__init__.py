@@ -1,1 +1,1 @@
-"""`lapse export`: a topic as a table of Parquet or Delta files that forgets as the log does."""
+"""`lapse export`: a topic as a table of Parquet, Delta or Iceberg that forgets as the log does."""

@@ -18,8 +18,16 @@ from enum import StrEnum
 from lapse.base.errors import ConfigError
 from lapse.base.times import after_ms
 
-BEFORE_DELTA = -1
+BEFORE_FIRST = -1
 _NO_TABLE = "there is no table yet"
+
+
+class Format(StrEnum):
+    """What makes the files a table: nothing, or a log of versions beside them."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+    ICEBERG = "iceberg"
 
 
 class Kind(StrEnum):
@@ -51,8 +59,10 @@ class ExportState:
     Attributes:
         topic_id: None where the log does not say.
         asked_ms: when the export read the end of the log, by the clock of its driver.
-        delta_version: of the Delta table that has these files, BEFORE_DELTA before its first;
-            None for plain Parquet.
+        log_version: of the table's log that has these files, BEFORE_FIRST before its first; None
+            for plain Parquet.
+        catalog: where Iceberg's table is known; None: in the table's folder.
+        version: of this form. The first one knew Parquet and Delta (`table`).
     """
 
     topic: str
@@ -60,8 +70,10 @@ class ExportState:
     kind: Kind
     asked_ms: int
     partitions: Mapping[int, PartitionState] = field(default_factory=dict)
-    delta_version: int | None = None
-    version: int = 1
+    format: Format = Format.PARQUET
+    log_version: int | None = None
+    catalog: str | None = None
+    version: int = 2
 
 
 @dataclass(frozen=True, slots=True)

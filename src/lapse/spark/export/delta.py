@@ -1,80 +1,68 @@
-"""The table's files as a Delta table: one commit a run, by the library of delta-rs.
-
-It is an extra (`lapse[delta]`), imported by nothing else.
-"""
+"""The table's files as a Delta table: one commit a run, by the library of delta-rs."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
-from lapse.base.errors import ConfigError
+from lapse.base.fs import Fs
+from lapse.spark.export.files import SCHEMA
+from lapse.spark.export.table_log import Change
 
-_MISSING = "--format delta needs the package deltalake: pip install 'lapse[delta]'"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What one version does: files below the table's folder."""
-
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
+_LOG = "_delta_log"
 
 
-def newest_version(folder: Path) -> int | None:
-    """None where a folder has no such table yet. Raises ConfigError without the package."""
-    deltalake = _library()
-    if not (folder / "_delta_log").is_dir():
-        return None
-    return int(deltalake.DeltaTable(str(folder)).version())
+class DeltaLog:
+    """Versions are Delta's own; readers of older ones find their files gone (`table_log`)."""
 
+    first_version = 0
 
-def commit(folder: Path, schema: pa.Schema, change: Change, now_ms: int) -> None:
-    """The next version, or the first one; somebody else's meanwhile is refused by the library."""
-    deltalake = _library()
-    from deltalake import transaction  # noqa: PLC0415  (an extra)
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
-    adds = [
-        transaction.AddAction(
-            name, (folder / name).stat().st_size, _partition(name), now_ms, True,
-            _stats(folder / name),
+    def newest_version(self) -> int | None:
+        """The newest one's number."""
+        return int(self._table().version()) if (self._folder / _LOG).is_dir() else None
+
+    def files(self) -> set[str]:
+        """Those of others by their whole URI."""
+        return set(self._table().get_add_actions(flatten=True)["path"].to_pylist())
+
+    def commit(self, change: Change) -> None:
+        """Somebody else's meanwhile is refused by the library."""
+        adds = [self._add(name, change.at_ms) for name in change.added]
+        schema = Schema.from_arrow(SCHEMA)
+        if self.newest_version() is None:
+            create_table_with_add_actions(
+                str(self._folder), schema, adds, partition_by=["partition"]
+            )
+            return
+        removes = [
+            RemoveAction(name, True, change.at_ms, partition_values=_partition(name))
+            for name in change.removed
+        ]
+        self._table().create_write_transaction(
+            [*removes, *adds], "append", schema, partition_by=["partition"]
         )
-        for name in change.added
-    ]  # fmt: skip
-    if newest_version(folder) is None:
-        transaction.create_table_with_add_actions(
-            str(folder), _schema(deltalake, schema), adds, partition_by=["partition"]
-        )
-        return
-    removes = [
-        transaction.RemoveAction(name, True, now_ms, partition_values=_partition(name))
-        for name in change.removed
-    ]
-    deltalake.DeltaTable(str(folder)).create_write_transaction(
-        [*removes, *adds], "append", _schema(deltalake, schema), partition_by=["partition"]
-    )
 
+    def settle(self, fs: Fs) -> None:
+        """Older versions are in the log for good; their files are not."""
+        log = self._folder / _LOG
+        newest = log / f"{self._table().version():020}.json"
+        fs.sync_all([path for path in (newest, log) if path.exists()])
 
-def _library() -> Any:
-    try:
-        import deltalake  # noqa: PLC0415  (an extra)
-    except ImportError as e:
-        raise ConfigError(_MISSING) from e
-    return deltalake
+    def _table(self) -> DeltaTable:
+        return DeltaTable(str(self._folder))
 
-
-def _schema(deltalake: Any, schema: pa.Schema) -> Any:
-    return deltalake.Schema.from_arrow(schema)
+    def _add(self, name: str, at_ms: int) -> AddAction:
+        path = self._folder / name
+        stats = json.dumps({"numRecords": pq.read_metadata(path).num_rows})
+        return AddAction(name, path.stat().st_size, _partition(name), at_ms, True, stats)
 
 
 def _partition(name: str) -> dict[str, str | None]:
     return {"partition": name.partition("/")[0].partition("=")[2]}
-
-
-def _stats(path: Path) -> str:
-    return json.dumps({"numRecords": pq.read_metadata(path).num_rows})

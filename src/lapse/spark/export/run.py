@@ -19,10 +19,11 @@ import msgspec
 
 from lapse.base.clock import Clock
 from lapse.base.errors import ConfigError
-from lapse.spark.export import delta, partition
+from lapse.spark.export import partition
 from lapse.spark.export.decide import (
-    BEFORE_DELTA,
+    BEFORE_FIRST,
     ExportState,
+    Format,
     Kind,
     LogNow,
     PartitionState,
@@ -31,9 +32,9 @@ from lapse.spark.export.decide import (
     decide,
     is_late,
 )
-from lapse.spark.export.files import SCHEMA
 from lapse.spark.export.partition import Asked, Written
 from lapse.spark.export.table import LOCK, Table, is_there, names_of
+from lapse.spark.export.table_log import Change, LogOptions, TableLog, log_of
 from lapse.spark.session.jobs import Jobs
 
 
@@ -58,12 +59,14 @@ class ExportOptions:
     """What to export, and where to.
 
     Attributes:
-        delta: Delta instead of plain Parquet.
+        catalog: of Iceberg (`table_log.LogOptions`).
         anew: as if there were no table yet.
     """
 
+    topic: str
     kind: Kind
-    delta: bool = False
+    format: Format = Format.PARQUET
+    catalog: str | None = None
     anew: bool = False
 
 
@@ -94,7 +97,7 @@ class Started:
     Attributes:
         run_id: of the folder that its files are written to first.
         state: what the table says of itself until the run's end.
-        newest: version of the Delta table, None without one.
+        newest: version of the table's log, None without one.
     """
 
     run_id: str
@@ -130,7 +133,7 @@ def export(
 def would_do(table: Table, look: Callable[[], LogNow], wish: ExportOptions) -> Done:
     """What a run would have to read, and what the table has; changes nothing. Raises as `export`.
 
-    A run of Delta's that was cut short before its end counts as not done.
+    With a log of versions a run that was cut short before its end counts as not done.
     """
     state = table.left() if table.folder.is_dir() else None
     if state is not None or table.folder.is_dir():
@@ -148,15 +151,26 @@ def would_do(table: Table, look: Callable[[], LogNow], wish: ExportOptions) -> D
 
 def begin(table: Table, look: Callable[[], LogNow], wish: ExportOptions) -> Started:
     """See what is to be done; the table is then ready for files. The caller holds its lock."""
-    newest = delta.newest_version(table.folder) if wish.delta else None
+    versions = _log_of(table, wish)
+    newest = None if versions is None else versions.newest_version()
     state = table.state(newest)
     _require_format(table, state, wish)
+    if versions is not None and newest is not None:
+        if not wish.anew:
+            _require_ours(table, versions, newest, state)
+        versions.settle(table.fs)
     log = look()
     run = decide(state, log, wish.kind, anew=wish.anew)
     if state is None:
-        before = BEFORE_DELTA if wish.delta else None
-        state = ExportState(log.topic, log.topic_id, wish.kind, 0, {}, before)
+        before = None if versions is None else BEFORE_FIRST
+        state = ExportState(
+            log.topic, log.topic_id, wish.kind, 0, {}, wish.format, before, wish.catalog
+        )
         table.commit(state)
+    elif versions is not None and wish.anew:
+        table.sweep()  # files of others are in the log until the end
+    else:
+        table.settle(state)
     run_id = secrets.token_hex(6)
     table.begin(run_id)
     return Started(run_id, state, newest, log, run)
@@ -205,8 +219,11 @@ def end(
         table.begin_again(started.run_id)
         return None
     partitions = _brought(table, started, written)
-    left = ExportState(log.topic, log.topic_id, wish.kind, log.now_ms, partitions)
-    removed = _put_in_place(table, state, left, wish, started.newest)
+    left = ExportState(
+        log.topic, log.topic_id, wish.kind, log.now_ms, partitions, wish.format,
+        catalog=wish.catalog,
+    )  # fmt: skip
+    removed = _put_in_place(table, left, wish, started.newest)
     return Done(
         records_new=sum(step.end - step.start for step in run.steps.values()),
         partitions=len(changed(run)),
@@ -235,9 +252,34 @@ def _require_format(table: Table, state: ExportState | None, wish: ExportOptions
             raise ConfigError(
                 f"--to {table.folder}: allowed is a new or empty folder, or an export"
             )
-    elif (state.delta_version is not None) != wish.delta:
-        what = "plain Parquet" if state.delta_version is None else "a Delta table"
+    elif state.format is not wish.format:
+        what = _WORDS[state.format]
         raise ConfigError(f"--to {table.folder} is {what}: export to it as such, or elsewhere")
+    elif state.catalog != wish.catalog:
+        known = "in its folder" if state.catalog is None else f"of catalog {state.catalog}"
+        raise ConfigError(f"--to {table.folder}: is a table {known}; --catalog says another one")
+
+
+_WORDS = {
+    Format.PARQUET: "plain Parquet",
+    Format.DELTA: "a Delta table",
+    Format.ICEBERG: "an Iceberg table",
+}
+
+
+def _log_of(table: Table, wish: ExportOptions) -> TableLog | None:
+    return log_of(LogOptions(wish.format, table.folder, wish.topic, wish.catalog))
+
+
+def _require_ours(table: Table, versions: TableLog, newest: int, state: ExportState | None) -> None:
+    """That nobody else has changed which files count since the last run."""
+    ours = set() if state is None else names_of(state.partitions)
+    known = None if state is None else state.log_version
+    if newest != known and versions.files() != ours:
+        raise ConfigError(
+            f"--to {table.folder}: somebody else has changed the table: version {newest} has other "
+            "files than the last export left. Export elsewhere, or with --anew"
+        )
 
 
 def _is_slow(state: ExportState, log: LogNow, clock: Clock) -> bool:
@@ -259,26 +301,26 @@ def _brought(
     return found
 
 
-def _put_in_place(
-    table: Table,
-    state: ExportState,
-    left: ExportState,
-    wish: ExportOptions,
-    newest: int | None,
-) -> int:
+def _put_in_place(table: Table, left: ExportState, wish: ExportOptions, newest: int | None) -> int:
     """Make the new files count; returns how many others are gone."""
-    if wish.delta:
-        before = names_of(state.partitions)
+    versions = _log_of(table, wish)
+    if versions is not None:
+        if versions.newest_version() != newest:
+            raise ConfigError(
+                f"--to {table.folder}: somebody else changed the table meanwhile; run this again"
+            )
         after = names_of(left.partitions)
-        change = delta.Change(tuple(sorted(after - before)), tuple(sorted(before - after)))
-        version = 0 if newest is None else newest + 1
-        left = replace(left, delta_version=version)
-        if not (change.added or change.removed) and newest is not None:
-            left = replace(left, delta_version=newest)
-        else:
+        before = set() if newest is None else versions.files()
+        added, removed = (tuple(sorted(these)) for these in (after - before, before - after))
+        change = Change(added, removed, left.asked_ms)
+        first = versions.first_version
+        left = replace(left, log_version=first if newest is None else newest)
+        if change.added or change.removed or newest is None:
+            left = replace(left, log_version=first if newest is None else newest + 1)
             table.show(change.added)
             table.announce(left)
-            delta.commit(table.folder, SCHEMA, change, left.asked_ms)
-            assert is_there(version, delta.newest_version(table.folder))
+            versions.commit(change)
+            assert is_there(left.log_version, versions.newest_version())
+        versions.settle(table.fs)
     table.commit(left)
     return table.settle(left)

@@ -6,14 +6,15 @@ the state file, and only then shows them and unlinks the old ones: `settle`. Kil
 the state file is replaced, the table is as it was; after it, the next run, or `settle` alone, ends
 it. Who reads while files change hands may see rows of both; Delta's readers do not.
 
-With Delta the commit is the log's: the state waits beside the old one until that version is there.
+With a log of versions (`table_log`) the commit is its own: the state waits beside the old one until
+that version is there.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,7 @@ import msgspec
 from lapse.base.errors import ConfigError, CorruptData
 from lapse.base.fs import Fs
 from lapse.lifecycle.erase.places import EXPORT_STATE
-from lapse.spark.export.decide import ExportState, PartitionState
+from lapse.spark.export.decide import ExportState, Format, PartitionState
 
 STATE = EXPORT_STATE
 PENDING = "_lapse_export.pending.json"
@@ -43,21 +44,17 @@ class Table:
         """Nothing is in the folder that anybody could miss."""
         return all(path.name == LOCK for path in self.folder.iterdir())
 
-    def state(self, delta_version: int | None = None) -> ExportState | None:
-        """What the last run left, put in order; None where no run ever began: nothing is touched.
+    def state(self, newest: int | None = None) -> ExportState | None:
+        """What counts since the last run, which `settle` puts in order; None where none ever began.
 
-        `delta_version`: the newest of the Delta table here, None without one. Raises CorruptData,
-        StorageError.
+        `newest`: version of the table's log, None without one. Raises CorruptData, StorageError.
         """
         pending = self._read(PENDING)
         if pending is not None:
-            if is_there(pending.delta_version, delta_version):
+            if is_there(pending.log_version, newest):
                 self._write(STATE, pending)
             self.fs.unlink(self.folder / PENDING)
-        state = self._read(STATE)
-        if state is not None:
-            self.settle(state)
-        return state
+        return self._read(STATE)
 
     def left(self) -> ExportState | None:
         """What the last run left, as it stands; None where there was none. Raises CorruptData."""
@@ -70,7 +67,7 @@ class Table:
         except FileNotFoundError:
             return None
         try:
-            return msgspec.json.decode(data, type=ExportState)
+            return _decoded(data)
         except msgspec.MsgspecError as e:
             raise CorruptData(str(path), 0, f"no state of an export: {e}") from e
 
@@ -122,7 +119,7 @@ class Table:
         self._write(STATE, state)
 
     def announce(self, state: ExportState) -> None:
-        """They will, once the Delta table has the version that the state names."""
+        """They will, once the table's log has the version that the state names."""
         self._write(PENDING, state)
 
     def show(self, names: Sequence[str]) -> None:
@@ -144,10 +141,10 @@ class Table:
                     self.fs.unlink(folder / entry)
                     gone += not entry.endswith(".crc")
             self.fs.fsync_dir(folder)
-        self._sweep()
+        self.sweep()
         return gone
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Of attempts that are over; a task of one may be at work yet, and makes no more of it."""
         attempts, swept = self.folder / ATTEMPTS, self.folder / _SWEPT
         self.fs.remove_tree(swept)
@@ -171,6 +168,21 @@ def names_of(partitions: Mapping[int, PartitionState]) -> set[str]:
     return {name for there in partitions.values() for name in there.files}
 
 
+class _First(msgspec.Struct):
+    """What a state of the first form has instead of a format."""
+
+    delta_version: int | None = None
+
+
+def _decoded(data: bytes) -> ExportState:
+    state = msgspec.json.decode(data, type=ExportState)
+    if state.version > 1:
+        return state
+    was = msgspec.json.decode(data, type=_First).delta_version
+    format_ = Format.PARQUET if was is None else Format.DELTA
+    return replace(state, format=format_, log_version=was, version=2)
+
+
 def is_there(wanted: int | None, newest: int | None) -> bool:
-    """Whether a Delta table has a version."""
+    """Whether a table's log has a version."""
     return wanted is not None and newest is not None and wanted <= newest

@@ -21,6 +21,7 @@ from lapse.lifecycle.erase.rows import OPAQUE, audit_rows
 from lapse.lifecycle.erase.search import Bound, Search, make_search, spec_of
 from lapse.lifecycle.erase.table import table_of
 from lapse.testing.clock import ManualClock
+from tests.support.lifecycle.erase.avro import file_of
 from tests.support.lifecycle.erase.replica import (
     FIRST,
     KEY,
@@ -239,9 +240,18 @@ def test_text_is_searched_and_is_all_there_is(tmp_path: Path, data: bytes) -> No
     assert not any(region.opaque for region in found.regions)
 
 
+def test_blocks_of_avro_are_searched_once_inflated(tmp_path: Path) -> None:
+    """Iceberg's manifests: they may have bounds of columns."""
+    path = tmp_path / "metadata" / "m0.avro"
+    found = found_in(written(path, file_of(b"bound: " + KEY, b"another block")))
+    assert (counted(found), found.regions) == ((0, 0, 0, 1), ())
+    assert found_in(written(path, file_of(b"nothing"))).counts == ()
+    found = found_in(written(path, file_of(b"nothing")[:-1]))
+    assert [(r.reason, r.opaque) for r in found.regions] == [(OPAQUE, True)]
+
+
 @pytest.mark.parametrize("data", [b"Obj\x01\x04\xff", b"\xc3", b"\x80abc"])
 def test_what_is_no_text_may_be_compressed(tmp_path: Path, data: bytes) -> None:
-    """Iceberg's manifests, say: they have bounds of columns, deflated."""
     found = found_in(written(tmp_path / "metadata" / "m0.avro", data))
     assert [(r.start, r.end, r.opaque) for r in found.regions] == [(0, len(data), True)]
 

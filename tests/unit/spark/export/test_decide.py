@@ -8,7 +8,7 @@ import pytest
 
 from lapse.base.errors import ConfigError
 from lapse.spark.export.decide import (
-    BEFORE_DELTA,
+    BEFORE_FIRST,
     ExportState,
     Kind,
     LogNow,
@@ -54,7 +54,7 @@ def test_records_that_went_unseen_are_not_asked_for() -> None:
     ("state", "log", "why"),
     [
         (None, LOG, "no table yet"),
-        (replace(STATE, partitions={}, delta_version=BEFORE_DELTA), LOG, "no table yet"),
+        (replace(STATE, partitions={}, log_version=BEFORE_FIRST), LOG, "no table yet"),
         (STATE, replace(LOG, topic_id="other"), "its id is other, not id"),
         (STATE, replace(LOG, extents={0: (0, 99), 1: (0, 50)}), "ends at 99, before 100"),
         (STATE, replace(LOG, extents={0: (0, 130)}), "partition 1 ends at -1"),

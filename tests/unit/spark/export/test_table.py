@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs, RealFs
-from lapse.spark.export.decide import BEFORE_DELTA, ExportState, Kind, PartitionState
+from lapse.spark.export.decide import BEFORE_FIRST, ExportState, Format, Kind, PartitionState
 from lapse.spark.export.table import LOCK, PENDING, STATE, Table, attempt_of, is_there, names_of
 from lapse.testing.crash_fs import Crashed, CrashFs
 
@@ -26,9 +27,10 @@ def written(attempt: Path, rows: dict[int, bytes]) -> dict[int, tuple[str, ...]]
     return dict.fromkeys(rows, (NAME,))
 
 
-def state_of(brought: dict[int, tuple[str, ...]], delta: int | None = None) -> ExportState:
+def state_of(brought: dict[int, tuple[str, ...]], version: int | None = None) -> ExportState:
     found = {p: PartitionState(9, 0, names) for p, names in brought.items()}
-    return ExportState("t", None, Kind.LATEST, 5, found, delta)
+    how = Format.PARQUET if version is None else Format.DELTA
+    return ExportState("t", None, Kind.LATEST, 5, found, how, version)
 
 
 def shown(folder: Path) -> set[bytes]:
@@ -38,7 +40,9 @@ def shown(folder: Path) -> set[bytes]:
 
 def run(folder: Path, fs: Fs, run_id: str, rows: dict[int, bytes]) -> None:
     table = Table(folder, fs)
-    table.state()
+    before = table.state()
+    assert before is not None
+    table.settle(before)
     table.begin(run_id)
     attempt = attempt_of(folder, run_id)
     new = state_of(table.bring(run_id, written(attempt, rows)))
@@ -76,6 +80,7 @@ def test_killed_anywhere_it_is_the_old_table_or_the_new_one(tmp_path: Path) -> N
             run(folder, CrashFs(RealFs(), die_at), "two", {1: b"c", 2: b"d"})
         state = Table(folder, RealFs()).state()
         assert state is not None
+        Table(folder, RealFs()).settle(state)
         found.append(shown(folder))
         counted = names_of(state.partitions)
         assert {f"{p.parent.name}/{p.name}" for p in folder.glob("partition=*/*")} == counted
@@ -86,18 +91,32 @@ def test_killed_anywhere_it_is_the_old_table_or_the_new_one(tmp_path: Path) -> N
     assert found.count(old) > 3 < found.count(new)
 
 
+@pytest.mark.parametrize(
+    ("said", "how", "version"),
+    [("", Format.PARQUET, None), (',"delta_version":3', Format.DELTA, 3)],
+)
+def test_a_state_of_the_first_form_is_read(
+    tmp_path: Path, said: str, how: Format, version: int | None
+) -> None:
+    old = f'{{"topic":"t","topic_id":null,"kind":"latest","asked_ms":5,"partitions":{{}}{said},'
+    (tmp_path / STATE).write_text(old + '"version":1}')
+    assert Table(tmp_path, RealFs()).state() == replace(state_of({}, version), format=how)
+
+
 def test_delta_counts_once_its_version_is_there(tmp_path: Path) -> None:
     folder = tmp_path / "t"
     folder.mkdir()
     table = Table(folder, RealFs())
-    table.commit(state_of({}, BEFORE_DELTA))
+    table.commit(state_of({}, BEFORE_FIRST))
     for newest, counts in ((None, False), (0, True)):
         table.begin("one")
         attempt = attempt_of(folder, "one")
         new = state_of(table.bring("one", written(attempt, {0: b"a"})), 0)
         table.show(sorted(names_of(new.partitions)))
         table.announce(new)
-        assert table.state(newest) == (new if counts else state_of({}, BEFORE_DELTA))
+        state = table.state(newest)
+        assert state == (new if counts else state_of({}, BEFORE_FIRST))
+        table.settle(state)
         assert shown(folder) == ({b"a"} if counts else set())
         assert not (folder / PENDING).exists()
 

@@ -1,0 +1,83 @@
+"""What makes a folder of Parquet files a table of some format: a log that says which of them count.
+
+Plain Parquet has none: there the folder is all there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from lapse.base.extras import needed_for
+from lapse.base.fs import Fs
+from lapse.spark.export.decide import Format
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one version does: files, named from the table's folder on.
+
+    Attributes:
+        at_ms: when, as the log says.
+    """
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """Which log, and where.
+
+    Attributes:
+        topic: by which a catalog knows the table.
+        catalog: of Iceberg, as PyIceberg's own settings name it; None: one in the folder.
+    """
+
+    format: Format
+    folder: Path
+    topic: str
+    catalog: str | None = None
+
+
+class TableLog(Protocol):
+    """A table's versions, by numbers that only grow.
+
+    Each is what a library of its format calls a commit: it counts as a whole or not at all. Raises
+    ConfigError where somebody else makes one meanwhile.
+
+    Attributes:
+        first_version: the number of the first version that has files.
+    """
+
+    first_version: int
+
+    def newest_version(self) -> int | None:
+        """None where the folder has no such table yet."""
+
+    def files(self) -> set[str]:
+        """Of the newest version, from the table's folder on; elsewhere, as the log has them."""
+
+    def commit(self, change: Change) -> None:
+        """The next version, or the first one."""
+
+    def settle(self, fs: Fs) -> None:
+        """Have the newest version, which is there, be durable, and forget older ones."""
+
+
+def log_of(options: LogOptions) -> TableLog | None:
+    """The table's log; None for plain Parquet. Raises MissingExtra: the libraries are extras."""
+    with needed_for(f"--format {options.format}"):
+        match options.format:
+            case Format.DELTA:
+                from lapse.spark.export.delta import DeltaLog  # noqa: PLC0415
+
+                return DeltaLog(options.folder)
+            case Format.ICEBERG:
+                from lapse.spark.export.iceberg import IcebergLog  # noqa: PLC0415
+
+                return IcebergLog(options)
+            case Format.PARQUET:
+                return None

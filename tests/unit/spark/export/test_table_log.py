@@ -1,0 +1,170 @@
+"""Logs of versions, by the libraries themselves: which files count, and what somebody else does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyiceberg.utils.config import Config
+
+from lapse.base.errors import ConfigError
+from lapse.base.fs import RealFs
+from lapse.lifecycle.erase.avro import blocks_of
+from lapse.lifecycle.erase.places import EXPORT_CATALOG
+from lapse.spark.export.decide import Format
+from lapse.spark.export.iceberg import IcebergLog
+from lapse.spark.export.table_log import Change, LogOptions, TableLog, log_of
+from tests.support.spark.tables import (
+    READERS,
+    TOPIC,
+    VERSIONED,
+    append_as_a_stranger,
+    file_of,
+    iceberg,
+)
+
+NOW = 1_900_000_000_000
+
+
+def opened(folder: Path, how: Format) -> TableLog:
+    log = log_of(LogOptions(how, folder, TOPIC))
+    assert log is not None
+    return log
+
+
+def change(*, added: tuple[str, ...] = (), removed: tuple[str, ...] = ()) -> Change:
+    return Change(added, removed, NOW)
+
+
+def shown(folder: Path, how: Format) -> set[tuple[int, bytes]]:
+    rows = READERS[how](folder)
+    return set(zip(rows["partition"].to_pylist(), rows["key"].to_pylist(), strict=True))
+
+
+def test_plain_parquet_has_none(tmp_path: Path) -> None:
+    assert log_of(LogOptions(Format.PARQUET, tmp_path, TOPIC)) is None
+
+
+@pytest.mark.parametrize("how", VERSIONED)
+def test_each_commit_is_a_version_of_whole_files(tmp_path: Path, how: Format) -> None:
+    log = opened(tmp_path, how)
+    assert log.newest_version() is None
+    one = file_of(tmp_path, "partition=0/a.parquet", b"k1", b"k2")
+    two = file_of(tmp_path, "partition=11/b.parquet", b"k3")
+    log.commit(change(added=(one, two)))
+    log.settle(RealFs())
+    assert log.newest_version() == log.first_version
+    assert shown(tmp_path, how) == {(0, b"k1"), (0, b"k2"), (11, b"k3")}
+    three = file_of(tmp_path, "partition=0/c.parquet", b"k2")
+    log.commit(change(added=(three,), removed=(one,)))
+    log.settle(RealFs())
+    (tmp_path / one).unlink()
+    again = opened(tmp_path, how)
+    assert again.newest_version() == log.first_version + 1
+    assert again.files() == {two, three}
+    assert shown(tmp_path, how) == {(0, b"k2"), (11, b"k3")}
+    log.commit(change(removed=(two, three)))
+    log.settle(RealFs())
+    assert (again.files(), shown(tmp_path, how)) == (set(), set())
+    log.commit(change(added=(two,)))
+    assert (again.files(), log.newest_version()) == ({two}, log.first_version + 3)
+
+
+@pytest.mark.parametrize("how", VERSIONED)
+def test_a_first_version_without_rows_is_one(tmp_path: Path, how: Format) -> None:
+    log = opened(tmp_path, how)
+    log.commit(change())
+    log.settle(RealFs())
+    assert (log.newest_version(), log.files()) == (log.first_version, set())
+    log.commit(change(added=(file_of(tmp_path, "partition=0/a.parquet", b"k1"),)))
+    assert shown(tmp_path, how) == {(0, b"k1")}
+
+
+@pytest.mark.parametrize("how", VERSIONED)
+def test_files_of_others_are_seen(tmp_path: Path, how: Format) -> None:
+    log = opened(tmp_path, how)
+    one = file_of(tmp_path, "partition=0/a.parquet", b"k1")
+    log.commit(change(added=(one,)))
+    append_as_a_stranger(tmp_path, how)
+    assert log.newest_version() == log.first_version + 1
+    assert one in log.files()
+    assert len(log.files()) == 2
+
+
+def test_iceberg_keeps_one_snapshot_and_its_metadata(tmp_path: Path) -> None:
+    log = opened(tmp_path, Format.ICEBERG)
+    names = [file_of(tmp_path, f"partition={n}/a.parquet", b"k") for n in range(3)]
+    for name in names:
+        log.commit(change(added=(name,)))
+        log.settle(RealFs())
+    table = iceberg(tmp_path)
+    [snapshot] = table.snapshots()
+    manifests = {Path(m.manifest_path).name for m in snapshot.manifests(table.io)}
+    kept = {Path(table.metadata_location).name, Path(snapshot.manifest_list).name, *manifests}
+    assert {path.name for path in (tmp_path / "metadata").iterdir()} == kept
+    before = table.metadata_location
+    log.settle(RealFs())
+    assert iceberg(tmp_path).metadata_location == before, "nothing to do"
+
+
+def test_iceberg_has_no_bounds_of_keys(tmp_path: Path) -> None:
+    """They would be keys: of rows that are gone, too, in older metadata."""
+    log = opened(tmp_path, Format.ICEBERG)
+    log.commit(change(added=(file_of(tmp_path, "partition=0/a.parquet", b"user-4711"),)))
+    manifests = sorted((tmp_path / "metadata").glob("*.avro"))
+    assert len(manifests) == 2
+    for path in manifests:
+        blocks = list(blocks_of(path.read_bytes()))
+        assert blocks
+        assert not any(b"user-4711" in block for block in blocks)
+    assert b"user-4711" not in (tmp_path / EXPORT_CATALOG).read_bytes()
+
+
+def test_a_table_of_iceberg_that_was_made_and_got_no_files_goes_on(tmp_path: Path) -> None:
+    """As after a kill in between."""
+    log = opened(tmp_path, Format.ICEBERG)
+    assert isinstance(log, IcebergLog)
+    log._created()
+    assert log.newest_version() is None
+    log.commit(change(added=(file_of(tmp_path, "partition=4/a.parquet", b"k"),)))
+    assert shown(tmp_path, Format.ICEBERG) == {(4, b"k")}
+
+
+def test_a_catalog_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/lake.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", tmp_path.as_uri())
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # which is read once
+    folder = tmp_path / "one"
+    log = log_of(LogOptions(Format.ICEBERG, folder, TOPIC, "lake"))
+    assert log is not None
+    assert log.newest_version() is None
+    log.commit(change(added=(file_of(folder, "partition=0/a.parquet", b"k"),)))
+    assert log.newest_version() == 1
+    assert not (folder / EXPORT_CATALOG).exists()
+    elsewhere = log_of(LogOptions(Format.ICEBERG, tmp_path / "other", TOPIC, "lake"))
+    assert elsewhere is not None
+    with pytest.raises(ConfigError, match=r"the catalog has table lapse\.users\.by\.id at file://"):
+        elsewhere.newest_version()
+
+
+def test_somebody_elses_commit_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(tmp_path, Format.ICEBERG)
+    assert isinstance(log, IcebergLog)
+    log.commit(change(added=(file_of(tmp_path, "partition=0/a.parquet", b"k1"),)))
+    stale, two = iceberg(tmp_path), file_of(tmp_path, "partition=0/b.parquet", b"k2")
+    iceberg(tmp_path).append(stale.scan().to_arrow())
+    monkeypatch.setattr(IcebergLog, "_table", lambda _: stale)
+    with pytest.raises(ConfigError, match="somebody else changed the table meanwhile"):
+        log.commit(change(added=(two,)))
+
+
+def test_delta_counts_rows_for_those_who_plan(tmp_path: Path) -> None:
+    log = opened(tmp_path, Format.DELTA)
+    log.commit(change(added=(file_of(tmp_path, "partition=0/a.parquet", b"a", b"b"),)))
+    lines = (tmp_path / "_delta_log" / f"{0:020}.json").read_text().splitlines()
+    [add] = [json.loads(line)["add"] for line in lines if "add" in json.loads(line)]
+    assert json.loads(add["stats"]) == {"numRecords": 2}
