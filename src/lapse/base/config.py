@@ -24,6 +24,7 @@ from typing import Any
 from lapse.base.contradictions import Contradiction, settle
 from lapse.base.coordination_settings import COORDINATION_SETTINGS
 from lapse.base.errors import ConfigError
+from lapse.base.nearest import meant_or_known
 from lapse.base.replication_settings import REPLICATION_SETTINGS, THROTTLE_SETTINGS
 from lapse.base.secret import HIDDEN
 from lapse.base.security_settings import SECURITY_SETTINGS, SecurityConfig
@@ -431,7 +432,7 @@ def _value(setting: Setting, name: str, text: str, factor: int = 1) -> Any:
 
 
 def _unknown(name: str, known: Iterable[str]) -> ConfigError:
-    return ConfigError(f"unknown setting {name}; known are {', '.join(sorted(known))}")
+    return ConfigError(f"unknown setting {name}{meant_or_known(name, known)}")
 
 
 def topic_config(

@@ -23,6 +23,7 @@ from lapse.base.fs import Fs, RealFs, temporary_folder
 from lapse.base.ids import TopicPartition, random_id
 from lapse.cli import options
 from lapse.cli.output import show_table
+from lapse.cli.quantities import byte_size, whole_number
 from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.select import RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
@@ -53,7 +54,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_partitions(clean)
     options.add_settings(clean)
     add = clean.add_argument
-    add("--now", type=options.whole_number(), metavar="MS", help="the rounds' clock, ms since 1970")
+    add(
+        "--now",
+        type=whole_number(),
+        metavar="MS",
+        help="the rounds' clock, ms since 1970",
+    )
     add("--runs", type=int, default=5, metavar="N", help="the best counts (default: %(default)s)")
     add("--memory", default="2g", metavar="SIZE", help="of the offset map (default: %(default)s)")
     add("--work", type=Path, metavar="DIR", help="where the copies go (default: the system's)")
@@ -166,7 +172,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure each log; exit 1 if a log could not be measured."""
     if args.runs < 1:
         raise ConfigError(f"--runs {args.runs}: allowed is 1 or more")
-    memory = MapMemory(options.byte_size("--memory", args.memory))
+    memory = MapMemory(byte_size("--memory", args.memory))
     clock: Clock = SystemClock() if args.now is None else PinnedClock(args.now)
     partitions = options.chosen_partitions(args)
     configs = options.policies_in(args.logdir, args).configs(partitions)

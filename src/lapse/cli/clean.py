@@ -29,6 +29,7 @@ from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
+from lapse.cli.quantities import byte_size, whole_number
 from lapse.cli.task_memory import memory_of
 from lapse.lifecycle.clock_guard import TOOL, ClockGuard
 from lapse.lifecycle.decide.clock import ClockVerdict, judge_clock
@@ -74,10 +75,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_settings(parser)
     add = parser.add_argument
     add("--to", type=Path, metavar="DIR", help="clean copies in DIR; LOGDIR stays as it was")
-    add("--now", type=options.whole_number(), metavar="MS", help="the round's clock, ms since 1970")
-    add("--first-dirty", type=options.whole_number(), metavar="N", help="map from this offset on")
+    add(
+        "--now",
+        type=whole_number(),
+        metavar="MS",
+        help="the round's clock, ms since 1970",
+    )
+    add("--first-dirty", type=whole_number(), metavar="N", help="map from this offset on")
     add("--force", action="store_true", help="skip dirty ratio and lags, never the policy")
-    add("--replica-cleaned-to", type=options.whole_number(), metavar="N",
+    add("--replica-cleaned-to", type=whole_number(), metavar="N",
         help="a replica has cleaned to N only: tombstones and markers from N on stay")  # fmt: skip
     add("--kafka-exact", action="store_true", help="Kafka 4.3's result, its mistakes included")
     add("--dry-run", action="store_true", help="say what would be cleaned, change nothing")
@@ -175,7 +181,7 @@ def configs_of(
 def job_of(args: argparse.Namespace, broker: BrokerConfig) -> Job:
     """Raises ConfigError for what the parser cannot know."""
     rules = Rules.KAFKA_43 if args.kafka_exact else Rules.LAPSE
-    memory = MapMemory(options.byte_size("--memory", args.memory))
+    memory = MapMemory(byte_size("--memory", args.memory))
     if args.kafka_exact:
         load_factor = broker.log_cleaner_io_buffer_load_factor
         memory = MapMemory(broker.log_cleaner_dedupe_buffer_size, load_factor)

@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import ConfigError, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.cli.remote import add_remote, client_properties, print_rows, request_timeout_ms
+from lapse.cli.remote import add_remote, connection, print_rows, request_timeout_ms
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.connection import ConnectionLost
-from lapse.client.login import Login, login
+from lapse.client.login import Login
 from lapse.lifecycle.delete_consumed import ConsumedOptions, ConsumedResult, Pass, delete_consumed
 from lapse.spark.scan.folders import directory
 from lapse.spark.source.progress import checkpoint_consumer
@@ -119,7 +119,7 @@ def _is_news(outcome: ConsumedResult, last: Mapping[TopicPartition, ConsumedResu
 
 def task_of(args: argparse.Namespace) -> Task:
     """What the options come to; raises ConfigError."""
-    properties = client_properties(args.command_config)
+    at = connection(args)
     groups = [name.strip() for text in args.groups for name in text.split(",")]
     if not groups and not args.checkpoint:
         raise ConfigError("--groups is missing, or a --checkpoint: somebody must have read")
@@ -129,10 +129,10 @@ def task_of(args: argparse.Namespace) -> Task:
         groups=tuple(dict.fromkeys(groups)),
         topics=tuple(args.topic),
         dry_run=args.dry_run,
-        timeout_ms=request_timeout_ms(properties),
+        timeout_ms=request_timeout_ms(at.properties),
     )
     checkpoints = tuple(_local(text) for text in dict.fromkeys(args.checkpoint))
-    return Task(args.bootstrap_server, login(properties), wish, checkpoints, args.json)
+    return Task(at.bootstrap, at.login, wish, checkpoints, args.json)
 
 
 def _local(text: str) -> Path:

@@ -21,12 +21,12 @@ from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError, CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.base.setting import INT_MAX, LONG_MAX
-from lapse.cli.remote import add_remote, client_properties, print_rows, request_timeout_ms
+from lapse.cli.remote import add_remote, add_yes, agreed, connection, print_rows, request_timeout_ms
 from lapse.client.admin import Admin
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.deletion import Before, delete_records_before
 from lapse.client.deletion_plan import Extent, Judged, extent, judge, objections
-from lapse.client.login import Login, login
+from lapse.client.login import Login
 from lapse.client.offsets import By
 from lapse.client.settings import NO_LOW_WATERMARK, TOPIC, DeleteRecordsResult, Resource
 
@@ -102,13 +102,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="say what would go, and which groups have yet to read it; delete nothing",
     )
+    add_yes(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
 def run(args: argparse.Namespace) -> int:
     """Delete, and print what came of each partition; exit code 1 where one was refused."""
-    properties = client_properties(args.command_config)
-    timeout_ms, who = request_timeout_ms(properties), login(properties)
+    at = connection(args)
+    timeout_ms, who = request_timeout_ms(at.properties), at.login
     if args.file is None and not args.topic:
         raise ConfigError("--offset-json-file is missing; or name a --topic and a --before-time")
     if args.topic and args.before_time is None:
@@ -122,9 +123,11 @@ def run(args: argparse.Namespace) -> int:
         moment = before_time(args.before_time, SystemClock().now_ms())
     before = {} if args.file is None else read_file(args.file, moment)
     by = _BY[args.by]
-    task = _Task(args.bootstrap_server, who, timeout_ms, tuple(args.topic), before, moment, by)
+    task = _Task(at.bootstrap, who, timeout_ms, tuple(args.topic), before, moment, by)
     if args.dry_run:
         return _print_dry(asyncio.run(_look(task)), args)
+    if not agreed("delete records for good?", yes=args.yes):
+        return 1
     results = asyncio.run(_delete(task, force=args.force))
     rows = [_row(where, result) for where, result in sorted(results.items())]
     print_rows(rows, ["partition", "low watermark", "error"], _cells, as_json=args.json)

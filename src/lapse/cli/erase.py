@@ -39,8 +39,7 @@ from lapse.cli.prove_erased import (
     say_key,
     signing_key,
 )
-from lapse.cli.remote import add_remote, client_properties, print_table
-from lapse.client.login import login
+from lapse.cli.remote import add_remote, connection, print_table
 from lapse.lifecycle.erase import served, sign
 from lapse.lifecycle.erase.drive import Erasure, Look, Places, Target, given, may_have
 from lapse.lifecycle.erase.order import (
@@ -159,7 +158,8 @@ def run(args: argparse.Namespace) -> int:
     keys, places = _keys(args), _places(args)
     if args.order is None and not args.dry_run:
         raise ConfigError("--order: needed, a folder for the order and its proofs")
-    broker = Broker(args.bootstrap_server, login(client_properties(args.command_config)))
+    at = connection(args)
+    broker = Broker(at.bootstrap, at.login)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_ended_as_by_ctrl_c())
         is_ours = not args.dry_run and args.order.is_dir()

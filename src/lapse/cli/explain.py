@@ -34,6 +34,7 @@ from lapse.base.times import duration
 from lapse.cli import options
 from lapse.cli.asked import SILENT, ask_brokers, refuse_beside, require_address
 from lapse.cli.plan import METADATA, REMEMBERED
+from lapse.cli.quantities import whole_number
 from lapse.lifecycle.decide.clock import clock_text
 from lapse.lifecycle.outlook.explain import (
     HEALTH,
@@ -70,11 +71,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a data directory to search for TOPIC; may be repeated")  # fmt: skip
     add("--partition", action="append", default=[], metavar="TOPIC-N",
         help="only this log; may be repeated")  # fmt: skip
-    add("--offset", type=options.whole_number(), metavar="N",
+    add("--offset", type=whole_number(), metavar="N",
         help="the fate of one record of the one --partition")  # fmt: skip
     options.add_settings(parser)
     options.add_broker(parser)
-    add("--now", type=options.whole_number(), metavar="MS", help="judge as of this moment")
+    add("--now", type=whole_number(), metavar="MS", help="judge as of this moment")
     add("--json", action="store_true", help="one JSON object a line")
 
 

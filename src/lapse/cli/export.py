@@ -116,5 +116,5 @@ def topic_of(args: argparse.Namespace) -> SourceTopic:
     said, _ = options.settings(args.settings)
     if args.source:
         return look.in_files(args.topic, args.source, said)
-    properties = remote.client_properties(args.command_config)
-    return look.at_brokers(args.topic, args.bootstrap_server, properties, said)
+    at = remote.connection(args)
+    return look.at_brokers(args.topic, at.bootstrap, at.properties, said)

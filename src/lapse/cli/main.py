@@ -15,10 +15,10 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 from lapse.base.errors import ConfigError, CorruptData, LapseError, MissingData, unreadable
 from lapse.base.extras import MissingExtra, needed_for, require
+from lapse.cli.parser import USAGE, Parser
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +93,7 @@ COMMANDS: Mapping[str, Command] = {
 # Their examples say it all; of the others help shows the module's docstring.
 _UNDESCRIBED = {"broker", "topic", "delete-records", "delete-consumed", "bench"}
 
-USAGE, FINDING, ENVIRONMENT = 2, 1, 3
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong with an option in one line, as everything else here does."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"lapse: {message}; see `{self.prog} --help`\n")
+FINDING, ENVIRONMENT = 1, 3
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -110,6 +103,10 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
         description="A Kafka-compatible log that forgets on time, never early, and can prove it.",
         epilog="Try `lapse plan DIR` on any Kafka data directory: it only looks.",
     )
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, dest=argparse.SUPPRESS, default=argparse.SUPPRESS,
+        help="show which Lapse this is",
+    )  # fmt: skip
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     if only is None:
         for name, command in COMMANDS.items():
@@ -126,6 +123,16 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     module.add_options(added)
     added.set_defaults(run=module.run)
     return parser
+
+
+class _Version(argparse.Action):
+    """What is installed is asked for only if somebody asks."""
+
+    def __call__(self, *_: object) -> None:
+        from importlib.metadata import version  # noqa: PLC0415
+
+        print(f"lapse {version('lapse')}")
+        sys.exit(0)
 
 
 def _summary(name: str, command: Command) -> str:

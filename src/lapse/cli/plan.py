@@ -29,6 +29,7 @@ from lapse.cli import options
 from lapse.cli.asked import SILENT, ask_brokers, refuse_beside, require_address
 from lapse.cli.output import progress_bar, show_table
 from lapse.cli.plan_count import count
+from lapse.cli.quantities import byte_size, whole_number
 from lapse.lifecycle.decide.select import Decision
 from lapse.lifecycle.outlook.memory import memory_here
 from lapse.lifecycle.outlook.plan import (
@@ -67,9 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_partitions(parser, may_lack=True)
     options.add_settings(parser)
     options.add_broker(parser)
-    parser.add_argument(
-        "--now", type=options.whole_number(), metavar="MS", help="judge as of this moment"
-    )
+    parser.add_argument("--now", type=whole_number(), metavar="MS", help="judge as of this moment")
     parser.add_argument("--no-keys", action="store_true", help="do not estimate keys")
     parser.add_argument(
         "--count", action="store_true", help="count what would go, by going through the rounds"
@@ -88,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if args.logdir is None:
         return _run_on_brokers(args)
     now_ms = SystemClock().now_ms() if args.now is None else args.now
-    memory = memory_here(options.byte_size("--memory", args.memory))
+    memory = memory_here(byte_size("--memory", args.memory))
     found = list(_found(args, now_ms, memory))
     lines = [line if args.no_keys else with_keys(line, d, memory) for line, d in found]
     columns = {"partition": _partition_text, **_COLUMNS}

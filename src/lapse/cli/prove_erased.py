@@ -32,6 +32,7 @@ from lapse.base.ids import check_topic_name
 from lapse.base.setting import INT_MAX
 from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
+from lapse.cli.quantities import whole_number
 from lapse.lifecycle.erase import sign
 from lapse.lifecycle.erase.check import Checked, check
 from lapse.lifecycle.erase.findings import Count
@@ -88,7 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     add = parser.add_argument
     add("--topic", metavar="T", help="whose records")
-    add("--partition", type=options.whole_number(0, INT_MAX), metavar="N",
+    add("--partition", type=whole_number(0, INT_MAX), metavar="N",
         help="only this partition of it")  # fmt: skip
     add("--replica", type=Path, action="append", default=[], metavar="DIR",
         help="a log directory; may be repeated, and should be for every broker's")  # fmt: skip
@@ -101,9 +102,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--key-column", metavar="NAME",
         help="its column (default: 'key', or the only one of a .parquet file)")  # fmt: skip
     add("--key-format", choices=KEY_FORMATS, default="text", help="how keys are written")
-    add("--offset", type=options.whole_number(), action="append", default=[], metavar="N",
+    add("--offset", type=whole_number(), action="append", default=[], metavar="N",
         help="no record at this offset, whatever its key; needs --partition")  # fmt: skip
-    add("--below-offset", type=options.whole_number(), metavar="N",
+    add("--below-offset", type=whole_number(), metavar="N",
         help="records from this offset on may stay")  # fmt: skip
     add("--tombstones-too", action="store_true", help="a tombstone counts as a record that remains")
     add("--report", type=Path, metavar="FILE", help="write the signed report there")

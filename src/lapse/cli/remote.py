@@ -4,25 +4,75 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.properties import read_properties
-from lapse.client.admin import TIMEOUT_MS
+from lapse.client.login import Login, login
+
+REQUEST_TIMEOUT_MS = 30_000
+
+
+BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
+BOOTSTRAP, CONFIG = "LAPSE_BOOTSTRAP_SERVER", "LAPSE_COMMAND_CONFIG"  # of the environment
+_OWN_CONFIG = Path("lapse") / "client.properties"  # below where a user's settings are
+_ADDRESS = "bootstrap.servers"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Which brokers, and how to reach them.
+
+    Attributes:
+        properties: as Kafka's clients name them.
+    """
+
+    bootstrap: str
+    properties: Mapping[str, str]
+
+    @property
+    def login(self) -> Login:
+        """Raises ConfigError, StorageError."""
+        return login(self.properties)
 
 
 def add_remote(parser: argparse.ArgumentParser) -> None:
     """`--bootstrap-server` and `--command-config`."""
     parser.add_argument(
-        "--bootstrap-server", default="127.0.0.1:9092", metavar="HOST:PORT,…",
-        help="brokers to ask first (default %(default)s)",
+        "--bootstrap-server", metavar="HOST:PORT,…",
+        help=f"brokers to ask first (default: ${BOOTSTRAP}, else what the file says, else "
+        f"{BOOTSTRAP_DEFAULT})",
     )  # fmt: skip
     parser.add_argument(
         "--command-config", type=Path, metavar="FILE",
-        help="a client's properties: security.protocol, ssl.*, sasl.*, request.timeout.ms",
+        help="a client's properties: security.protocol, ssl.*, sasl.*, request.timeout.ms "
+        f"(default: ${CONFIG}, else ~/.config/{_OWN_CONFIG} if it is there)",
     )  # fmt: skip
+
+
+def connection(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Connection:
+    """Of `add_remote`: what is said counts before the environment, and that before the file.
+
+    Raises StorageError where the file cannot be read.
+    """
+    properties = client_properties(config_file(args.command_config, environment))
+    said = args.bootstrap_server or environment.get(BOOTSTRAP) or properties.get(_ADDRESS)
+    others = {name: text for name, text in properties.items() if name != _ADDRESS}
+    return Connection(said or BOOTSTRAP_DEFAULT, others)
+
+
+def config_file(said: Path | None, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Which file of a client's properties counts; None: there is none."""
+    if said is not None or environment.get(CONFIG):
+        return said or Path(environment[CONFIG])
+    home = environment.get("XDG_CONFIG_HOME")
+    own = (Path(home) if home else Path.home() / ".config") / _OWN_CONFIG
+    return own if own.is_file() else None
 
 
 def client_properties(path: Path | None) -> Mapping[str, str]:
@@ -37,7 +87,7 @@ def client_properties(path: Path | None) -> Mapping[str, str]:
 
 def request_timeout_ms(properties: Mapping[str, str]) -> int:
     """`request.timeout.ms`, 30 s without one; raises ConfigError."""
-    text = properties.get("request.timeout.ms", str(TIMEOUT_MS))
+    text = properties.get("request.timeout.ms", str(REQUEST_TIMEOUT_MS))
     if not text.isdigit() or not 0 < int(text) < 1 << 31:
         raise ConfigError(f"request.timeout.ms={text}: allowed is a number of milliseconds above 0")
     return int(text)
@@ -64,3 +114,16 @@ def print_table(lines: Sequence[Sequence[str]]) -> None:
     for line in lines:
         cells = (text.ljust(width) for text, width in zip(line, widths, strict=True))
         print("  ".join(cells).rstrip())
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """`--yes`, of what deletes something."""
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask at a terminal")
+
+
+def agreed(question: str, *, yes: bool) -> bool:
+    """Whether somebody at a terminal says yes; without one nothing is asked, and it is yes."""
+    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -24,6 +24,7 @@ from lapse.base.times import after_ms
 from lapse.cli import options
 from lapse.cli.asked import ask_brokers, require_address
 from lapse.cli.output import show_table
+from lapse.cli.quantities import duration_ms
 from lapse.lifecycle.round.progress import LogProgress
 from lapse.lifecycle.status import pauses
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause_text
@@ -193,20 +194,20 @@ _COLUMNS: dict[str, Callable[[LogProgress], str]] = {
 
 
 def _pause(args: argparse.Namespace, clock: Clock) -> int:
-    duration_ms = None
+    for_ms = None
     if args.duration is not None:
-        duration_ms = options.duration_ms("--for", args.duration)
+        for_ms = duration_ms("--for", args.duration)
     if args.logdir is None:
         return _ask_all(
             args,
             AlterRoundsRequest(
                 what=PAUSE, logs=tuple(args.partition) or None, reason=args.reason, now=args.now,
-                duration_ms=-1 if duration_ms is None else duration_ms,
+                duration_ms=-1 if for_ms is None else for_ms,
             ),
             lambda line: _paused(msgspec.json.decode(line, type=Pause)),
         )  # fmt: skip
     now_ms, fs = clock.now_ms(), RealFs()
-    until_ms = None if duration_ms is None else after_ms(now_ms, duration_ms)
+    until_ms = None if for_ms is None else after_ms(now_ms, for_ms)
     pauses.pause(fs, args.logdir, args.partition, Pause(EVERY_LOG, now_ms, until_ms, args.reason))
     if args.now:
         pauses.call_off(fs, args.logdir, args.partition, now_ms)

@@ -29,6 +29,7 @@ from lapse.base.errors import ConfigError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
+from lapse.cli.quantities import whole_number
 from lapse.lifecycle.round.progress import Progress
 from lapse.lifecycle.verify.chain import Chain
 from lapse.lifecycle.verify.check import Pass, Verdict, verify
@@ -52,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--after", type=Path, action="append", required=True, metavar="DIR",
         help="as the pass left it; again for the next pass")  # fmt: skip
     add("--partition", action="append", default=[], metavar="TOPIC-N", help="only this log")
-    add("--now", type=options.whole_number(), action="append", default=[], metavar="MS",
+    add("--now", type=whole_number(), action="append", default=[], metavar="MS",
         help="the pass's clock, ms since 1970, one a pass (default: now)")  # fmt: skip
     options.add_settings(parser)
     add("--json", action="store_true", help="one JSON object a line: findings, then logs")

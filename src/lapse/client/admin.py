@@ -13,14 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from lapse.base.errors import KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.client import settings
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.connection import BrokerConnection, ConnectionLost
-from lapse.client.deletion import Before, delete_records_before
 from lapse.client.groups import GroupOffsets, group_offsets
 from lapse.client.login import PLAINTEXT, Login
 from lapse.client.offsets import EARLIEST, LATEST, By, OffsetSpec, list_offsets, to_ms
@@ -59,6 +58,9 @@ from lapse.wire.schema.metadata import (
 )
 
 DEFAULT = -1
+if TYPE_CHECKING:
+    from lapse.client.deletion import Before
+
 TIMEOUT_MS = 30_000
 DELETE_TIMEOUT_MS = 20_000  # below what a connection waits for an answer
 _BY_ID_OR_NAME_FROM = 6
@@ -281,6 +283,9 @@ class Admin(AbstractAsyncContextManager["Admin"]):
     async def _delete_records_before(
         self, before: Mapping[TopicPartition, Before], by: By
     ) -> dict[TopicPartition, DeleteRecordsResult]:
+        # It reads records, by kernels: half a second that only who deletes by a time waits for.
+        from lapse.client.deletion import delete_records_before  # noqa: PLC0415
+
         async with Cluster(parse_bootstrap(self._connection.address), self._login) as cluster:
             return await delete_records_before(cluster, before, self._request_timeout_ms, by=by)
 

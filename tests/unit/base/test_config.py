@@ -213,8 +213,12 @@ def test_a_bad_default_names_the_brokers_setting(bad: dict[str, str]) -> None:
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
-    for name in ("retention.msec", "log.retention.ms", "lapse.nonsense"):
-        with pytest.raises(ConfigError, match=f"unknown setting {name}; known are .*retention.ms"):
+    for name, said in (
+        ("retention.msec", "did you mean retention.ms\\?"),
+        ("log.retention.ms", "did you mean .*retention.ms\\?"),
+        ("lapse.nonsense", "known are .*retention.ms"),
+    ):
+        with pytest.raises(ConfigError, match=f"unknown setting {name}; {said}"):
             topic_config({name: "1"})
 
 

@@ -3,20 +3,76 @@
 from __future__ import annotations
 
 import argparse
+import io
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from lapse.base.errors import ConfigError, StorageError
-from lapse.cli.remote import add_remote, client_properties, print_table, request_timeout_ms
+from lapse.cli.remote import (
+    Connection,
+    add_remote,
+    agreed,
+    client_properties,
+    connection,
+    print_table,
+    request_timeout_ms,
+)
 
 
-def test_options() -> None:
+def asked(*words: str, environment: Mapping[str, str]) -> Connection:
     parser = argparse.ArgumentParser()
     add_remote(parser)
-    assert parser.parse_args([]).bootstrap_server == "127.0.0.1:9092"
-    args = parser.parse_args(["--bootstrap-server", "a:1,b:2", "--command-config", "f"])
-    assert (args.bootstrap_server, args.command_config) == ("a:1,b:2", Path("f"))
+    return connection(parser.parse_args(words), environment)
+
+
+def test_what_is_said_counts_before_the_environment_and_that_before_the_file(
+    tmp_path: Path,
+) -> None:
+    nowhere = {"XDG_CONFIG_HOME": str(tmp_path / "nowhere")}
+    assert asked(environment=nowhere) == Connection("127.0.0.1:9092", {})
+    file = tmp_path / "lapse" / "client.properties"
+    file.parent.mkdir()
+    file.write_text("bootstrap.servers=file:1\nclient.id=mine\n")
+    at_home = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert asked(environment=at_home) == Connection("file:1", {"client.id": "mine"})
+    other = tmp_path / "other"
+    other.write_text("client.id=theirs\n")
+    told = {**at_home, "LAPSE_COMMAND_CONFIG": str(other)}
+    assert asked(environment=told) == Connection("127.0.0.1:9092", {"client.id": "theirs"})
+    told["LAPSE_BOOTSTRAP_SERVER"] = "environment:1"
+    assert asked(environment=told).bootstrap == "environment:1"
+    said = asked("--bootstrap-server", "a:1,b:2", environment=told)
+    assert said == Connection("a:1,b:2", {"client.id": "theirs"})
+    said = asked("--command-config", str(file), environment=told)
+    assert said == Connection("environment:1", {"client.id": "mine"})
+    with pytest.raises(StorageError, match="gone: No such file"):
+        asked(environment={"LAPSE_COMMAND_CONFIG": str(tmp_path / "gone")})
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("typed", "agrees"),
+    [("y\n", True), (" YES\n", True), ("\n", False), ("no\n", False), ("", False)],
+)
+def test_a_terminal_is_asked(monkeypatch: pytest.MonkeyPatch, typed: str, agrees: bool) -> None:
+    out = Terminal()
+    monkeypatch.setattr("sys.stdin", Terminal(typed))
+    monkeypatch.setattr("sys.stderr", out)
+    assert agreed("delete t?", yes=True)
+    assert out.getvalue() == ""
+    assert agreed("delete t?", yes=False) is agrees
+    assert out.getvalue() == "delete t? [y/N] "
+
+
+def test_a_script_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert agreed("delete t?", yes=False)
 
 
 def test_properties(tmp_path: Path) -> None:

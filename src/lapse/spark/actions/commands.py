@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from lapse.base.errors import ConfigError
-from lapse.cli.main import USAGE
+from lapse.cli.parser import USAGE
 from lapse.spark.actions.task import Command, Ended, parsed, run_command
 from lapse.spark.session.jobs import ActionFailed, Jobs, OnProgress
 

@@ -20,7 +20,8 @@ import msgspec
 from lapse.base.errors import ConfigError, LapseError, unreadable
 from lapse.base.extras import needed_for
 from lapse.base.fs import RealFs, temporary_folder
-from lapse.cli.main import ENVIRONMENT, USAGE, build_parser
+from lapse.cli.main import ENVIRONMENT, build_parser
+from lapse.cli.parser import USAGE
 from lapse.spark.session.jobs import Work
 
 

@@ -34,7 +34,7 @@ def test_what_is_printed_and_said(tmp_path: Path, capfd: pytest.CaptureFixture[s
         (("plan", "/no/such"), 3, "/no/such: no such directory"),
         (("plan", "/no/such", "--memory=x"), 2, "--memory x: allowed is a size"),
         (("plan", "--now=-1", "/"), 2, "argument --now: -1: allowed is a whole number"),
-        (("plan", "--nonsense", "/"), 2, "unrecognized arguments: --nonsense"),
+        (("plan", "--nonsense", "/"), 2, "there is no option --nonsense"),
         (("dump",), 2, "the following arguments are required"),
     ],
 )

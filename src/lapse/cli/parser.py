@@ -1,0 +1,58 @@
+"""How words of a command line are read: `argparse`, but that it says what was probably meant.
+
+Options have no short forms that nobody wrote: a script that says `--part` would mean something else
+once there is a `--parts`. What is wrong is one line, as everywhere here.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+from lapse.base.nearest import did_you_mean
+
+USAGE = 2
+_NAMES_MAX = 8
+
+
+class Parser(argparse.ArgumentParser):
+    """Of a command, and of each of its verbs."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **named})
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"lapse: {message}; see `{self.prog} --help`\n")
+
+    def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:  # type: ignore[override]
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"{_unknown(unknown, list(_options_of(self)))}")
+        return found
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        what = did_you_mean(str(value), known)
+        if not what and len(known) <= _NAMES_MAX:
+            what = f"; allowed: {', '.join(known)}"
+        raise argparse.ArgumentError(action, f"{value}: there is no such{what}")
+
+
+def _unknown(words: Sequence[str], options: Sequence[str]) -> str:
+    """About words that nothing has taken; the first option among them, or the first."""
+    word = next((word for word in words if word.startswith("-")), words[0]).partition("=")[0]
+    if not word.startswith("-"):
+        return f"{word}: one word too many"
+    return f"there is no option {word}{did_you_mean(word, options)}"
+
+
+def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Of a parser and of all below it."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for one in action.choices.values():
+                yield from _options_of(one)
