@@ -11,7 +11,7 @@ import argparse
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +21,7 @@ from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError, CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.base.setting import INT_MAX, LONG_MAX
+from lapse.cli.quantities import EPOCH, moment_of
 from lapse.cli.remote import add_remote, add_yes, agreed, connection, print_rows, request_timeout_ms
 from lapse.client.admin import Admin
 from lapse.client.cluster import Cluster, parse_bootstrap
@@ -54,8 +55,6 @@ far.
 --dry-run reads what would go, so that it takes as long.
 """
 _BY = {"time": By.AGE, "append": By.APPEND}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_AGES = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 
 _Int = Annotated[int, msgspec.Meta(ge=-INT_MAX - 1, le=INT_MAX)]
@@ -252,29 +251,16 @@ def before_time(text: str, now_ms: int) -> datetime:
     Raises:
         ConfigError: it is none of these, or in the future: that would be all there is.
     """
-    now = _EPOCH + timedelta(milliseconds=now_ms)
-    moment = _moment(text.strip(), now)
+    now = EPOCH + timedelta(milliseconds=now_ms)
+    moment = moment_of(text.strip(), now)
     if moment is None:
         raise ConfigError(
             f"--before-time {text}: allowed is a time with a zone such as 2026-01-31T00:00:00Z, "
             "milliseconds since 1970, or an age such as 30d, 12h, 90m, 45s"
         )
-    if not _EPOCH <= moment <= now:
+    if not EPOCH <= moment <= now:
         raise ConfigError(f"--before-time {text}: allowed is a time from 1970 until now")
     return moment
-
-
-def _moment(text: str, now: datetime) -> datetime | None:
-    number, unit = text[:-1], text[-1:]
-    try:
-        if text.isdecimal():
-            return _EPOCH + timedelta(milliseconds=int(text))
-        if unit in _AGES and number.isdecimal():
-            return now - timedelta(**{_AGES[unit]: int(number)})
-        moment = datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        return None
-    return moment if moment.tzinfo is not None else None
 
 
 def _row(where: TopicPartition, result: DeleteRecordsResult) -> dict[str, Any]:
@@ -352,7 +338,7 @@ def _time(ms: int | None) -> str:
     if ms is None:
         return "-"
     try:
-        moment = _EPOCH + timedelta(milliseconds=ms)
+        moment = EPOCH + timedelta(milliseconds=ms)
     except OverflowError:  # a producer may send any
         return str(ms)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -81,7 +81,8 @@ COMMANDS: Mapping[str, Command] = {
     "copy": Command(
         "lapse.cli.copy", "copy topics to another cluster, create times included; resumable"
     ),
-    "topic": Command("lapse.cli.topic", "create, delete, list and describe topics"),
+    "topic": Command("lapse.cli.topic", "create, alter, delete, list and describe topics"),
+    "record": Command("lapse.cli.record", "write a few records to a topic, or show some"),
     "delete-records": Command(
         "lapse.cli.delete_records", "delete records before an offset or a time"
     ),

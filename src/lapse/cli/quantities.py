@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 from lapse.base.errors import ConfigError
 from lapse.base.setting import LONG_MAX
 
 _DURATIONS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+EPOCH = datetime.fromtimestamp(0, UTC)
+_AGES = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -45,3 +48,17 @@ def duration_ms(option: str, text: str) -> int:
     if unit_ms is None or not digits.isdigit() or int(digits) == 0:
         raise ConfigError(f"{option} {text}: allowed is a time such as 90s, 15m, 2h or 1d")
     return int(digits) * unit_ms
+
+
+def moment_of(text: str, now: datetime) -> datetime | None:
+    """Milliseconds since 1970, an age such as 30d, or a time with a zone; None: it is none."""
+    number, unit = text[:-1], text[-1:]
+    try:
+        if text.isdecimal():
+            return EPOCH + timedelta(milliseconds=int(text))
+        if unit in _AGES and number.isdecimal():
+            return now - timedelta(**{_AGES[unit]: int(number)})
+        moment = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        return None
+    return moment if moment.tzinfo is not None else None
