@@ -89,6 +89,7 @@ COMMANDS: Mapping[str, Command] = {
     "delete-consumed": Command(
         "lapse.cli.delete_consumed", "delete records that all listed consumers have read"
     ),
+    "doctor": Command("lapse.cli.doctor", "what this machine has of what Lapse needs; only looks"),
     "bench": Command("lapse.cli.bench", "measure rounds on copies of logs"),
 }
 # Their examples say it all; of the others help shows the module's docstring.
