@@ -12,10 +12,9 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as IcebergTable
 
-from lapse.lifecycle.erase.places import EXPORT_CATALOG
 from lapse.spark.export.decide import Format
 from lapse.spark.export.files import SCHEMA
-from lapse.spark.export.iceberg import NAMESPACE
+from lapse.spark.export.iceberg import NAMESPACE, catalog_uri
 
 TOPIC = "users.by.id"
 VERSIONED = [Format.DELTA, Format.ICEBERG]
@@ -23,7 +22,7 @@ VERSIONED = [Format.DELTA, Format.ICEBERG]
 
 def iceberg(folder: Path, topic: str = TOPIC) -> IcebergTable:
     """By the catalog in its folder."""
-    catalog = SqlCatalog(NAMESPACE, uri=f"sqlite:///{folder}/{EXPORT_CATALOG}")
+    catalog = SqlCatalog(NAMESPACE, uri=catalog_uri(folder))
     return catalog.load_table((NAMESPACE, topic))
 
 

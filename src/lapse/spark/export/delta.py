@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
@@ -11,7 +10,7 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 
 from lapse.base.fs import Fs
 from lapse.spark.export.files import SCHEMA
-from lapse.spark.export.table_log import Change
+from lapse.spark.export.table_log import Change, LogOptions, refuse_names, said_of_the_table
 
 _LOG = "_delta_log"
 
@@ -21,24 +20,27 @@ class DeltaLog:
 
     first_version = 0
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, options: LogOptions) -> None:
+        refuse_names(options, "%")  # of which delta-rs decodes a part, and another one not
+        self.folder = options.folder
 
     def newest_version(self) -> int | None:
         """The newest one's number."""
-        return int(self._table().version()) if (self._folder / _LOG).is_dir() else None
+        return int(self._table().version()) if (self.folder / _LOG).is_dir() else None
 
+    @said_of_the_table
     def files(self) -> set[str]:
         """Those of others by their whole URI."""
         return set(self._table().get_add_actions(flatten=True)["path"].to_pylist())
 
+    @said_of_the_table
     def commit(self, change: Change) -> None:
         """Somebody else's meanwhile is refused by the library."""
         adds = [self._add(name, change.at_ms) for name in change.added]
         schema = Schema.from_arrow(SCHEMA)
         if self.newest_version() is None:
             create_table_with_add_actions(
-                str(self._folder), schema, adds, partition_by=["partition"]
+                str(self.folder), schema, adds, partition_by=["partition"]
             )
             return
         removes = [
@@ -51,15 +53,16 @@ class DeltaLog:
 
     def settle(self, fs: Fs) -> None:
         """Older versions are in the log for good; their files are not."""
-        log = self._folder / _LOG
+        log = self.folder / _LOG
         newest = log / f"{self._table().version():020}.json"
         fs.sync_all([path for path in (newest, log) if path.exists()])
 
+    @said_of_the_table
     def _table(self) -> DeltaTable:
-        return DeltaTable(str(self._folder))
+        return DeltaTable(str(self.folder))
 
     def _add(self, name: str, at_ms: int) -> AddAction:
-        path = self._folder / name
+        path = self.folder / name
         stats = json.dumps({"numRecords": pq.read_metadata(path).num_rows})
         return AddAction(name, path.stat().st_size, _partition(name), at_ms, True, stats)
 

@@ -10,6 +10,8 @@ each run the snapshots before it go, and the metadata that they alone had.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -23,13 +25,15 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
+from sqlalchemy import URL
 
 from lapse.base.errors import ConfigError
 from lapse.base.fs import Fs
 from lapse.lifecycle.erase.places import EXPORT_CATALOG
 from lapse.spark.export.files import SCHEMA
-from lapse.spark.export.table_log import Change, LogOptions
+from lapse.spark.export.table_log import Change, LogOptions, refuse_names, said_of_the_table
 
 NAMESPACE = "lapse"
 _METADATA = "metadata"
@@ -37,9 +41,15 @@ _NAME_MAPPING = "schema.name-mapping.default"
 _PROPERTIES = {
     "format-version": "2",
     "write.metadata.metrics.default": "none",
+    "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "1",
 }
 _BY = "partition"
+
+
+def catalog_uri(folder: Path) -> str:
+    """Of the catalog in a table's folder, as SQLAlchemy takes it."""
+    return URL.create("sqlite", database=str(folder / EXPORT_CATALOG)).render_as_string()
 
 
 class IcebergLog:
@@ -48,9 +58,10 @@ class IcebergLog:
     first_version = 1
 
     def __init__(self, options: LogOptions) -> None:
-        self._options, self._folder = options, options.folder
+        self.folder, self._catalog_name = options.folder, options.catalog
         self._name = (NAMESPACE, options.topic)
-        self._prefix = f"{self._folder.as_uri()}/"
+        refuse_names(options, "?#")  # PyIceberg and Hadoop decode nothing in a path, and end there
+        self._location = f"file://{self.folder}"
 
     def newest_version(self) -> int | None:
         """The newest one's number."""
@@ -58,11 +69,13 @@ class IcebergLog:
         newest = None if table is None else table.current_snapshot()
         return None if newest is None else newest.sequence_number
 
+    @said_of_the_table
     def files(self) -> set[str]:
         """Those of others by their whole URI."""
         table = self._table()
         return set() if table is None else set(self._data_files(table))
 
+    @said_of_the_table
     def commit(self, change: Change) -> None:
         """Somebody else's meanwhile is refused by the catalog."""
         table = self._table() or self._created()
@@ -82,7 +95,7 @@ class IcebergLog:
                         snapshot.append_data_file(self._data_file(name, spec_id))
         except (CommitFailedException, ValidationException) as e:
             raise ConfigError(
-                f"--to {self._folder}: somebody else changed the table meanwhile; run this again"
+                f"--to {self.folder}: somebody else changed the table meanwhile; run this again"
             ) from e
 
     def settle(self, fs: Fs) -> None:
@@ -91,56 +104,74 @@ class IcebergLog:
         assert table is not None
         newest = table.current_snapshot()
         assert newest is not None
-        older = [one.snapshot_id for one in table.snapshots() if one != newest]
-        if older:
-            table.maintenance.expire_snapshots().by_ids(older).commit()
-        manifests = [one.manifest_path for one in newest.manifests(table.io)]
-        named = (table.metadata_location, newest.manifest_list, *manifests)
-        kept = [self._folder / uri.removeprefix(self._prefix) for uri in named]
-        metadata = self._folder / _METADATA
-        fs.sync_all([*kept, metadata])
-        for path in sorted(set(metadata.iterdir()).difference(kept)):
+        kept, metadata = self._files_of(table, newest), self.folder / _METADATA
+        fs.sync_all([*sorted(kept), self._local(table.metadata_location), metadata])
+        older = [one for one in table.snapshots() if one != newest]
+        if not older:
+            return
+        # Their files first, which nobody else names: a kill in between leaves none unknown.
+        gone = {path for one in older for path in self._files_of(table, one)}
+        for path in sorted(gone - kept):
             fs.unlink(path)
-        fs.fsync_dir(metadata)
+        self._expire(table, older)
+        fs.sync_all([self._local(table.metadata_location), metadata])
 
     # --- the library's things --------------------------------------------------------------------
 
+    @cached_property
     def _catalog(self) -> Catalog:
-        if self._options.catalog is not None:
-            return load_catalog(self._options.catalog)
-        uri = f"sqlite:///{self._folder / EXPORT_CATALOG}"
-        return SqlCatalog(NAMESPACE, uri=uri, warehouse=self._folder.as_uri())
+        if self._catalog_name is not None:
+            return load_catalog(self._catalog_name)
+        uri = catalog_uri(self.folder)
+        return SqlCatalog(NAMESPACE, uri=uri, warehouse=self._location)
 
+    @said_of_the_table
     def _table(self) -> IcebergTable | None:
         """None where there is none yet. Raises ConfigError where the catalog has it elsewhere."""
-        if self._options.catalog is None and not (self._folder / EXPORT_CATALOG).exists():
+        if self._catalog_name is None and not (self.folder / EXPORT_CATALOG).exists():
             return None
         try:
-            table = self._catalog().load_table(self._name)
+            table = self._catalog.load_table(self._name)
         except (NoSuchNamespaceError, NoSuchTableError):
             return None
-        if table.location() != self._folder.as_uri():
+        if table.location() != self._location:
             known = f"{'.'.join(self._name)} at {table.location()}"
-            raise ConfigError(f"--to {self._folder}: the catalog has table {known}")
+            raise ConfigError(f"--to {self.folder}: the catalog has table {known}")
         return table
 
     def _created(self) -> IcebergTable:
-        catalog = self._catalog()
-        catalog.create_namespace_if_not_exists(NAMESPACE)
-        return catalog.create_table(
-            self._name, SCHEMA, location=self._folder.as_uri(), properties=_PROPERTIES
+        self._catalog.create_namespace_if_not_exists(NAMESPACE)
+        return self._catalog.create_table(
+            self._name, SCHEMA, location=self._location, properties=_PROPERTIES
         )
 
     def _data_files(self, table: IcebergTable) -> dict[str, DataFile]:
         """By their names from the folder on."""
         found = (task.file for task in table.scan().plan_files())
-        return {file.file_path.removeprefix(self._prefix): file for file in found}
+        return {file.file_path.removeprefix(f"{self._location}/"): file for file in found}
+
+    @said_of_the_table
+    def _expire(self, table: IcebergTable, snapshots: Sequence[Snapshot]) -> None:
+        wanted = [one.snapshot_id for one in snapshots]
+        table.maintenance.expire_snapshots().by_ids(wanted).commit()
+
+    @said_of_the_table
+    def _files_of(self, table: IcebergTable, snapshot: Snapshot) -> set[Path]:
+        """A snapshot's own metadata, as far as it is there."""
+        names = self._local(snapshot.manifest_list)
+        if not names.exists():
+            return set()
+        manifests = snapshot.manifests(table.io)
+        return {names, *(self._local(one.manifest_path) for one in manifests)}
+
+    def _local(self, uri: str) -> Path:
+        return self.folder / uri.removeprefix(f"{self._location}/")
 
     def _data_file(self, name: str, spec_id: int) -> DataFile:
-        path = self._folder / name
+        path = self.folder / name
         return DataFile.from_args(
             content=DataFileContent.DATA,
-            file_path=self._prefix + name,
+            file_path=f"{self._location}/{name}",
             file_format=FileFormat.PARQUET,
             partition=Record(int(Path(name).parent.name.partition("=")[2])),
             record_count=pq.read_metadata(path).num_rows,

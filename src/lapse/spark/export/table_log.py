@@ -5,13 +5,19 @@ Plain Parquet has none: there the folder is all there is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Protocol
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from lapse.base.errors import ConfigError, LapseError, StorageError
 from lapse.base.extras import needed_for
 from lapse.base.fs import Fs
 from lapse.spark.export.decide import Format
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class TableLog(Protocol):
     """A table's versions, by numbers that only grow.
 
     Each is what a library of its format calls a commit: it counts as a whole or not at all. Raises
-    ConfigError where somebody else makes one meanwhile.
+    ConfigError where somebody else makes one meanwhile, and StorageError for what the library says.
 
     Attributes:
         first_version: the number of the first version that has files.
@@ -67,6 +73,39 @@ class TableLog(Protocol):
         """Have the newest version, which is there, be durable, and forget older ones."""
 
 
+def refuse_names(options: LogOptions, letters: str) -> None:
+    """Raise ConfigError for a folder whose path has a letter that a library takes for another."""
+    if not set(letters).isdisjoint(str(options.folder)):
+        allowed = f"allowed for {options.format} is a path without any of {letters}"
+        raise ConfigError(f"--to {options.folder}: {allowed}")
+
+
+class _HasFolder(Protocol):
+    @property
+    def folder(self) -> Path: ...
+
+
+Log = TypeVar("Log", bound=_HasFolder)
+
+
+def said_of_the_table(
+    method: Callable[Concatenate[Log, P], R],
+) -> Callable[Concatenate[Log, P], R]:
+    """A method of a log whose library's errors have no type in common: one line names the table."""
+
+    @wraps(method)
+    def called(log: Log, /, *args: P.args, **named: P.kwargs) -> R:
+        try:
+            return method(log, *args, **named)
+        except LapseError:
+            raise
+        except Exception as e:
+            said = next(iter(str(e).strip().splitlines()), "")
+            raise StorageError(f"--to {log.folder}: {type(e).__name__}: {said}") from e
+
+    return called
+
+
 def log_of(options: LogOptions) -> TableLog | None:
     """The table's log; None for plain Parquet. Raises MissingExtra: the libraries are extras."""
     with needed_for(f"--format {options.format}"):
@@ -74,7 +113,7 @@ def log_of(options: LogOptions) -> TableLog | None:
             case Format.DELTA:
                 from lapse.spark.export.delta import DeltaLog  # noqa: PLC0415
 
-                return DeltaLog(options.folder)
+                return DeltaLog(options)
             case Format.ICEBERG:
                 from lapse.spark.export.iceberg import IcebergLog  # noqa: PLC0415
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from pyiceberg.utils.config import Config
 
-from lapse.base.errors import ConfigError
+from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import RealFs
 from lapse.lifecycle.erase.avro import blocks_of
 from lapse.lifecycle.erase.places import EXPORT_CATALOG
 from lapse.spark.export.decide import Format
 from lapse.spark.export.iceberg import IcebergLog
 from lapse.spark.export.table_log import Change, LogOptions, TableLog, log_of
+from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.support.spark.tables import (
     READERS,
     TOPIC,
@@ -102,10 +104,83 @@ def test_iceberg_keeps_one_snapshot_and_its_metadata(tmp_path: Path) -> None:
     [snapshot] = table.snapshots()
     manifests = {Path(m.manifest_path).name for m in snapshot.manifests(table.io)}
     kept = {Path(table.metadata_location).name, Path(snapshot.manifest_list).name, *manifests}
+    kept |= {Path(one.metadata_file).name for one in table.metadata.metadata_log}
+    assert len(table.metadata.metadata_log) == 1
     assert {path.name for path in (tmp_path / "metadata").iterdir()} == kept
     before = table.metadata_location
     log.settle(RealFs())
     assert iceberg(tmp_path).metadata_location == before, "nothing to do"
+
+
+def test_metadata_that_somebody_else_is_writing_stays(tmp_path: Path) -> None:
+    """He may try again with the manifests that he has: without them his commit names nothing."""
+    log = opened(tmp_path, Format.ICEBERG)
+    log.commit(change(added=(file_of(tmp_path, "partition=0/a.parquet", b"k"),)))
+    his = tmp_path / "metadata" / "0f-m0.avro"
+    his.write_bytes(b"Obj")
+    log.commit(change(added=(file_of(tmp_path, "partition=1/a.parquet", b"k"),)))
+    log.settle(RealFs())
+    assert his.exists()
+    assert len(iceberg(tmp_path).snapshots()) == 1
+
+
+def test_settling_that_was_killed_is_ended_by_the_next(tmp_path: Path) -> None:
+    log, fs = opened(tmp_path, Format.ICEBERG), RealFs()
+    for n in range(2):
+        log.commit(change(added=(file_of(tmp_path, f"partition={n}/a.parquet", b"k"),)))
+    counting = CrashFs(fs, None)
+    shutil.copytree(tmp_path, tmp_path.with_name("whole"))
+    log.settle(counting)
+    assert counting.operations > 2
+    for die_at in range(1, counting.operations + 1):
+        shutil.rmtree(tmp_path)
+        shutil.copytree(tmp_path.with_name("whole"), tmp_path)  # in place: paths are absolute
+        with pytest.raises(Crashed):
+            opened(tmp_path, Format.ICEBERG).settle(CrashFs(fs, die_at))
+        opened(tmp_path, Format.ICEBERG).settle(fs)
+        assert len(iceberg(tmp_path).snapshots()) == 1
+        assert shown(tmp_path, Format.ICEBERG) == {(0, b"k"), (1, b"k")}
+        assert len(list((tmp_path / "metadata").glob("snap-*.avro"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [
+        *((how, name) for how in VERSIONED for name in ("my table", "a+b&c=d")),
+        (Format.ICEBERG, "grün%20x"),
+        (Format.DELTA, "grün?x#y"),
+    ],
+)
+def test_folders_of_any_name(tmp_path: Path, how: Format, name: str) -> None:
+    folder = tmp_path / name
+    log = opened(folder, how)
+    log.commit(change(added=(file_of(folder, "partition=0/a.parquet", b"k"),)))
+    log.settle(RealFs())
+    assert (log.files(), shown(folder, how)) == ({"partition=0/a.parquet"}, {(0, b"k")})
+    assert [path.name for path in tmp_path.iterdir()] == [name], "nothing lies beside it"
+
+
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [(Format.ICEBERG, "a?b"), (Format.ICEBERG, "a#b"), (Format.DELTA, "a%20b")],
+)
+def test_a_folder_that_a_library_takes_for_another(tmp_path: Path, how: Format, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"allowed for {how} is a path without any of"):
+        opened(tmp_path / name, how)
+
+
+def test_what_a_library_says_is_a_line_that_names_the_table(tmp_path: Path) -> None:
+    log = log_of(LogOptions(Format.ICEBERG, tmp_path, TOPIC, "no-such-catalog"))
+    assert log is not None
+    with pytest.raises(StorageError, match=r"^--to .*: ValueError: URI missing[^\n]*$"):
+        log.newest_version()
+    (tmp_path / EXPORT_CATALOG).write_bytes(b"no database at all" * 99)
+    with pytest.raises(StorageError, match=r"^--to .*: DatabaseError: [^\n]*$"):
+        opened(tmp_path, Format.ICEBERG).newest_version()
+    (tmp_path / "_delta_log").mkdir()
+    (tmp_path / "_delta_log" / f"{0:020}.json").write_bytes(b"{")
+    with pytest.raises(StorageError, match=r"^--to .*: \w+: [^\n]*$"):
+        opened(tmp_path, Format.DELTA).newest_version()
 
 
 def test_iceberg_has_no_bounds_of_keys(tmp_path: Path) -> None:
