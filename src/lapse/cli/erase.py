@@ -41,7 +41,7 @@ from lapse.cli.prove_erased import (
 )
 from lapse.cli.remote import add_remote, connection, print_table
 from lapse.lifecycle.erase import served, sign
-from lapse.lifecycle.erase.drive import Erasure, Look, Places, Target, given, may_have
+from lapse.lifecycle.erase.drive import Erasure, Look, Places, Target, given
 from lapse.lifecycle.erase.order import (
     FORMAT,
     Order,
@@ -253,9 +253,7 @@ def _places(args: argparse.Namespace) -> Places:
 def _require_usable(places: Places, topics: Sequence[str]) -> None:
     """Before anything is done: what is wrong with a name does not go by waiting."""
     for path, sort in places.paths:
-        problem = why_unusable(path, sort)
-        if problem is None and sort is Sort.TABLE and not may_have(path, topics):
-            problem = f"is a table of none of these topics: {', '.join(topics)}"
+        problem = why_unusable(path, sort, topics)
         if problem is not None:
             raise ConfigError(f"{_OPTIONS[sort]} {path}: {problem}")
 

@@ -77,6 +77,11 @@ def audit(
     unit: AuditUnit, search: Search, table: kernel.KeyTable, clock: Clock, on_bytes: OnBytes
 ) -> Findings:
     """Look through a file, or some of it. What cannot be read is a finding, not an error."""
+    return opened(unit, lambda fd: Look(fd, unit, search, table, clock, on_bytes).run())
+
+
+def opened(unit: AuditUnit, look: Callable[[int], Findings]) -> Findings:
+    """What `look` makes of a unit's file, which is open for as long as that takes."""
     path = Path(unit.replica) / unit.path
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -85,12 +90,12 @@ def audit(
     except OSError as e:
         return Findings(unit.path, problem=f"cannot be opened: {e.strerror or e}")
     try:
-        return _Look(fd, unit, search, table, clock, on_bytes).run()
+        return look(fd)
     finally:
         os.close(fd)
 
 
-class _Look:
+class Look:
     """One walk through one file."""
 
     def __init__(

@@ -95,14 +95,8 @@ class Places:
         return [
             Where(path, part.topic, None, sort, part.bounds, part.topic_id)
             for path, sort in self.paths
-            if sort is not Sort.TABLE or may_have(path, [part.topic])
+            if sort is not Sort.TABLE or topic_of_table(Path(path))[0] in {None, part.topic}
         ]
-
-
-def may_have(table: str, topics: Sequence[str]) -> bool:
-    """Whether a table is of one of these topics, by its own words if there are any."""
-    topic, _ = topic_of_table(Path(table))
-    return topic is None or topic in topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +314,8 @@ class Erasure:
         """Rounds do nothing about tables."""
         if not target.is_hinted:
             tables = ", ".join(in_tables(target.looked))
-            say(f"{target.part.topic}: the logs are clean; `lapse export` again to {tables}")
+            said = f"the logs have no value any more; `lapse export` again to {tables}"
+            say(f"{target.part.topic}: {said}")
         target.is_hinted = True
 
     def _write(self, target: Target, say: Say) -> None:
@@ -411,10 +406,11 @@ class Erasure:
 
 
 def in_tables(look: Look) -> list[str]:
-    """The tables that have records still, where nothing else has any."""
-    having = [one for one in look.replicas if any(found.counts for found in one.files)]
+    """The tables that have values still, where nothing else has any."""
+    counted = ((one, totals([one]).values()) for one in look.replicas)
+    having = [one for one, counts in counted if any(count.records for count in counts)]
     is_all = all(one.sort is Sort.TABLE for one in having)
-    return [one.path for one in having] if look.left.values and is_all else []
+    return [one.path for one in having] if is_all else []
 
 
 def _sync_removals(replicas: Iterable[ReplicaFindings], fs: Fs) -> Iterator[str]:

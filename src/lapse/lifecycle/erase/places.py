@@ -221,6 +221,9 @@ def list_table(folder: Path, topic: str, partition: int | None) -> Listing:
     if of_topic not in {None, topic}:
         return Listing(problem=f"is a table of topic {of_topic}")
     listing = list_folder(folder)
+    is_table = of_topic is not None or any(p.path.endswith(".parquet") for p in listing.places)
+    if listing.problem is None and not is_table:
+        return Listing(problem="is no table: it has no Parquet file, and is no export")
     places = (
         place
         for place in listing.places

@@ -189,13 +189,17 @@ def nothing_found(where: Where, problem: str, listings: int = 0) -> ReplicaFindi
     )  # fmt: skip
 
 
-def why_unusable(path: str, sort: Sort) -> str | None:
-    """Why a directory cannot be looked through, as when its name is mistyped; None: it can."""
-    is_logs = sort is Sort.LOGS
-    listing = list_replica(Path(path), "", None) if is_logs else list_folder(Path(path))
-    if listing.problem is None and is_logs and not listing.is_log_directory:
-        return _NO_LOG_DIRECTORY
-    return listing.problem
+def why_unusable(path: str, sort: Sort, topics: Sequence[str]) -> str | None:
+    """Why a directory cannot be looked through, as when its name is mistyped; None: it can.
+
+    A table is of one of the topics, as far as it says of which.
+    """
+    wanted = topics if sort is Sort.TABLE else [""]  # of no topic: nothing is walked for that
+    listings = [Where(path, topic, sort=sort).listed() for topic in wanted]
+    if any(one.problem is None for one in listings):
+        is_logs = sort is Sort.LOGS and not listings[0].is_log_directory
+        return _NO_LOG_DIRECTORY if is_logs else None
+    return listings[0].problem
 
 
 def _names(listing: Listing, done: dict[str, Findings]) -> set[tuple[str, int, int]]:

@@ -16,7 +16,6 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from lapse.base.clock import Clock
 from lapse.base.extras import needed_for
 from lapse.kernels.find_key import KeyTable
 from lapse.lifecycle.erase import avro
-from lapse.lifecycle.erase.audit import OnBytes, audit
+from lapse.lifecycle.erase.audit import Look, OnBytes, opened
 from lapse.lifecycle.erase.findings import (
     RAW,
     ROWS,
@@ -61,17 +60,12 @@ def audit_rows(
     unit: AuditUnit, search: Search, table: KeyTable, clock: Clock, on_bytes: OnBytes
 ) -> Findings:
     """Look through a table's file. What cannot be read is a finding, not an error."""
-    try:
-        fd = os.open(Path(unit.replica) / unit.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return Findings(unit.path, vanished=True)
-    except OSError as e:
-        return Findings(unit.path, problem=f"cannot be opened: {e.strerror or e}")
-    try:
+
+    def look(fd: int) -> Findings:
         state = FileState.of(os.fstat(fd))
         if is_parquet(fd, state.size):
-            return _Look(fd, unit, search, table, state).run(on_bytes)
-        found = audit(unit, search, table, clock, on_bytes)
+            return _Rows(fd, unit, search, table, state).run(on_bytes)
+        found = Look(fd, unit, search, table, clock, on_bytes).run()
         if found.kind != RAW or found.problem or _is_plain(fd, unit.path, state.size):
             return found
         raw = _search_avro(fd, state.size, RawSearch(search, table))
@@ -83,8 +77,8 @@ def audit_rows(
             found, regions=(), counts=tuple(counts[n] for n in sorted(counts)),
             raw_spots=(*found.raw_spots, *raw.spots)[:SPOTS_MAX],
         )  # fmt: skip
-    finally:
-        os.close(fd)
+
+    return opened(unit, look)
 
 
 def is_parquet(fd: int, size: int) -> bool:
@@ -124,7 +118,7 @@ def _is_plain(fd: int, path: str, size: int) -> bool:
     return True
 
 
-class _Look:
+class _Rows:
     """One walk through one Parquet file."""
 
     def __init__(
@@ -142,7 +136,7 @@ class _Look:
         self._keys = pa.array(search.keys, pa.large_binary())
         self._offsets = pa.array(search.offsets, pa.int64())
         self._in_dictionaries: set[int] = set()
-        self._counts: list[Count] = []
+        self._counts: dict[int, Count] = {}
         self._spots: list[Spot] = []
         self._rows = self._groups = 0
 
@@ -237,11 +231,12 @@ class _Look:
     def _note(self, target: int, offset: int, *, tombstone: bool) -> None:
         below = self._search.below if tombstone else self._below
         if offset >= below:
-            self._counts.append(Count(target, beyond=1))
-            return
-        self._counts.append(Count(target, records=int(not tombstone), tombstones=int(tombstone)))
-        if offset >= 0 and len(self._spots) < SPOTS_MAX:
-            self._spots.append(Spot(target, offset, 0, tombstone=tombstone))
+            one = Count(target, beyond=1)
+        else:
+            one = Count(target, tombstones=1) if tombstone else Count(target, records=1)
+            if offset >= 0 and len(self._spots) < SPOTS_MAX:
+                self._spots.append(Spot(target, offset, 0, tombstone=tombstone))
+        self._counts[target] = self._counts.get(target, Count(target)) + one
 
     def _search_all(self, file: Any) -> None:
         """Raw, in what is text or bytes, however deep."""
@@ -252,7 +247,7 @@ class _Look:
 
     def _counted(self) -> tuple[Count, ...]:
         """A key's places in dictionaries and in the footer say nothing new where rows have it."""
-        counts = by_target(self._counts)
+        counts = self._counts
         unread = np.zeros(self._search.targets, np.int64)
         unread[: len(self._raw.counts)] = self._raw.counts
         unread[sorted(self._in_dictionaries)] += 1

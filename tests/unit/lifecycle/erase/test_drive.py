@@ -114,19 +114,21 @@ def verdict_of(target: Target) -> str:
 def test_what_is_in_tables_alone_is_said_at_once(tmp_path: Path) -> None:
     """Rounds do nothing about it; another table's rows are not looked at."""
     written(tmp_path / "logs" / "t-0" / FIRST, batch(3, b"other"))
+    tombstone = written(tmp_path / "logs" / "t-0" / LATER, batch(10, KEY, value=None))
     table, of_u = tmp_path / "table", tmp_path / "of u"
     for folder, topic in ((table, "t"), (of_u, "u")):
         rows = folder / "partition=0" / "a.parquet"
         rows.parent.mkdir(parents=True)
         pq.write_table(pa.table({"key": [KEY]}), rows)
         written(folder / EXPORT_STATE, json.dumps({"topic": topic}).encode())
-    clock = Sleeper(lambda: None, (table / "partition=0" / "a.parquet").unlink)
+    clock = Sleeper((table / "partition=0" / "a.parquet").unlink, tombstone.unlink)
     erasure, target = erasure_of(tmp_path / "logs", clock, tables=(table, of_u))
     said: list[str] = []
     erasure.look(target)
     erasure.run(RealFs(), tmp_path, said.append, until_ms=None, lags={})
     assert said == [
-        f"t: the logs are clean; `lapse export` again to {table}",
+        f"t: the logs have no value any more; `lapse export` again to {table}",
+        "t: 0 records and 1 tombstones remain",
         "t: nothing remains",
     ]
     assert verdict_of(target) == PROVEN

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lapse.lifecycle.erase import rows
 from lapse.lifecycle.erase.findings import RAW, ROWS, AuditUnit, Findings
 from lapse.lifecycle.erase.places import EXPORT_STATE
 from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, REMAINS, judge
@@ -299,6 +300,34 @@ def test_a_table_alone_proves_nothing(tmp_path: Path) -> None:
     table_with(tmp_path / "table", [OTHER])
     seen = [looked(tmp_path / "table", sort=Sort.TABLE)]
     assert judge(seen, spec_of(make_search([KEY]), "5a"), "t").state == NOT_PROVEN
+
+
+def test_a_folder_that_is_no_table_proves_nothing(tmp_path: Path) -> None:
+    """Its name may be mistyped; a table that has lost its last row is one still."""
+    written(tmp_path / "table" / "README", b"nothing here")
+    assert verdict_of(tmp_path) == NOT_PROVEN
+    state = written(tmp_path / "table" / EXPORT_STATE, json.dumps({"topic": "t"}).encode())
+    assert verdict_of(tmp_path) == PROVEN
+    state.unlink()
+    table_with(tmp_path / "table", [OTHER])
+    assert verdict_of(tmp_path) == PROVEN
+
+
+def test_a_file_is_looked_at_once_whatever_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one would be called text that another one was."""
+    path, seen = written(tmp_path / "metadata" / "0.json", b"\xff" * 40), rows.is_parquet
+
+    def replaced(fd: int, size: int) -> bool:
+        other = written(tmp_path / "metadata" / "other", b"text")
+        other.replace(path)
+        return seen(fd, size)
+
+    monkeypatch.setattr(rows, "is_parquet", replaced)
+    found = found_in(path)
+    assert [(r.start, r.end, r.opaque) for r in found.regions] == [(0, 40, True)]
+    assert found.pieces[0].sha256 == hashlib.sha256(b"\xff" * 40).hexdigest()
 
 
 def test_a_table_that_is_not_there_or_of_another_topic(tmp_path: Path) -> None:
