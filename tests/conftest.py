@@ -21,6 +21,9 @@ from lapse.testing.warm import warm
 from tests.oracle import kafka
 from tests.oracle.oracle import Oracle, unpack, unpack_cases
 
+for _name in ("LAPSE_BOOTSTRAP_SERVER", "LAPSE_COMMAND_CONFIG"):
+    os.environ.pop(_name, None)  # of somebody's own cluster: commands in tests would go there
+
 SCALE = float(os.environ.get("LAPSE_TEST_SCALE") or 0.05)
 TESTS = Path(__file__).parent
 

@@ -19,6 +19,21 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         assert "ended by an error of ours" not in running.log()
 
 
+@pytest.fixture(scope="module")
+def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One that makes no topic unless somebody says so."""
+    path = tmp_path_factory.mktemp("strict") / "data"
+    with BrokerProcess(path, {"auto.create.topics.enable": "false"}) as running:
+        yield running
+
+
+@pytest.fixture
+def at_hand(strict_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> BrokerProcess:
+    """As somebody has it who works with one cluster: commands know where it is."""
+    monkeypatch.setenv("LAPSE_BOOTSTRAP_SERVER", strict_broker.bootstrap)
+    return strict_broker
+
+
 @pytest.fixture
 def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
     """A topic of this test's own, with two partitions, for records of any time."""

@@ -6,14 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from lapse.base.clock import SystemClock
 from lapse.cli.main import main
 from lapse.testing.broker_process import BrokerProcess
 from tests.compat.conftest import create_topic
@@ -21,16 +20,7 @@ from tests.compat.conftest import create_topic
 COMMAND = [sys.executable, "-m", "lapse", "record"]
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    path = tmp_path_factory.mktemp("broker") / "data"
-    with BrokerProcess(path, {"auto.create.topics.enable": "false"}) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def _where(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAPSE_BOOTSTRAP_SERVER", broker.bootstrap)
+pytestmark = pytest.mark.usefixtures("at_hand")
 
 
 def written(topic: str, data: bytes, *words: str) -> subprocess.CompletedProcess[bytes]:
@@ -44,14 +34,14 @@ def shown(capsys: pytest.CaptureFixture[str], topic: str, *words: str) -> list[d
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_lines_are_records_of_any_client(broker: BrokerProcess) -> None:
-    create_topic(broker, "lines", "-p", "1")
+def test_lines_are_records_of_any_client(strict_broker: BrokerProcess) -> None:
+    create_topic(strict_broker, "lines", "-p", "1")
     done = written(
         "lines", b"k1:v1\nk2:a:b\r\nk1:NULL\nk3:", "--key-separator", ":", "--null", "NULL"
     )
     assert (done.returncode, done.stdout) == (0, b"4 records written to lines\n"), done.stderr
     settings = {
-        "bootstrap.servers": broker.bootstrap,
+        "bootstrap.servers": strict_broker.bootstrap,
         "group.id": "g",
         "enable.partition.eof": True,
     }
@@ -64,8 +54,8 @@ def test_lines_are_records_of_any_client(broker: BrokerProcess) -> None:
     assert found == [(b"k1", b"v1"), (b"k2", b"a:b"), (b"k1", None), (b"k3", b"")]
 
 
-def test_a_line_without_a_key_is_named(broker: BrokerProcess) -> None:
-    create_topic(broker, "named")
+def test_a_line_without_a_key_is_named(strict_broker: BrokerProcess) -> None:
+    create_topic(strict_broker, "named")
     done = written("named", b"k1:v1\nno key\n", "--key-separator", ":")
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr == b"lapse: line 2 has no : (--key-separator)\n"
@@ -73,9 +63,9 @@ def test_a_line_without_a_key_is_named(broker: BrokerProcess) -> None:
     assert b"`lapse topic create gone` makes it" in written("gone", b"v\n").stderr
 
 
-def test_where_each_went_is_told_at_once(broker: BrokerProcess) -> None:
+def test_where_each_went_is_told_at_once(strict_broker: BrokerProcess) -> None:
     """Not once there are a thousand: somebody may follow a file."""
-    create_topic(broker, "slow", "-p", "2")
+    create_topic(strict_broker, "slow", "-p", "2")
     command = [*COMMAND, "produce", "slow", "--partition", "1", "--json"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -91,11 +81,11 @@ def test_where_each_went_is_told_at_once(broker: BrokerProcess) -> None:
 
 
 def test_records_are_shown_from_wherever_one_likes(
-    broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
+    strict_broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    create_topic(broker, "seen", "-p", "2")
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
-    now_ms = int(time.time() * 1000)
+    create_topic(strict_broker, "seen", "-p", "2")
+    producer = Producer({"bootstrap.servers": strict_broker.bootstrap})
+    now_ms = SystemClock().now_ms()
     for n in range(6):
         at_ms = now_ms - 3_600_000 * (6 - n)
         producer.produce("seen", b"v%d" % n, b"k%d" % (n % 2), partition=0, timestamp=at_ms)
@@ -121,10 +111,41 @@ def test_records_are_shown_from_wherever_one_likes(
     assert out.endswith("\t(tombstone)\n")
 
 
-def test_what_is_wrong_is_one_line(
-    broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("offset", ["1000", "9" * 25])
+def test_beyond_its_end_a_topic_is_not_read_from_its_beginning(
+    strict_broker: BrokerProcess, offset: str
 ) -> None:
-    create_topic(broker, "wrong")
+    topic = f"beyond-{len(offset)}"
+    create_topic(strict_broker, topic, "-p", "1")
+    assert written(topic, b"old\n").returncode == 0
+    command = [*COMMAND, "consume", topic, "--from", offset, "--follow", "-n", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        while process.poll() is None:
+            assert written(topic, b"new\n").returncode == 0
+        out, _ = process.communicate()
+    assert out.endswith(b"\tnew\n")
+
+
+def test_lines_that_cannot_be_read_are_not_waited_for(strict_broker: BrokerProcess) -> None:
+    create_topic(strict_broker, "unreadable")
+    for where in ("/proc/self/mem", "/", "/no/such"):
+        done = written("unreadable", b"", "--file", where)
+        assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (3, b"", 1), done.stderr
+        assert where.encode() in done.stderr
+
+
+def test_without_a_standard_input(strict_broker: BrokerProcess) -> None:
+    create_topic(strict_broker, "inputless")
+    for words, code in (("record produce inputless", 2), ("topic delete inputless", 0)):
+        command = ["sh", "-c", f"exec {sys.executable} -m lapse {words} <&-"]
+        done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+        assert (done.returncode, b"Traceback" in done.stderr) == (code, False), done.stderr
+
+
+def test_what_is_wrong_is_one_line(
+    strict_broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(strict_broker, "wrong")
     for words, code, why in (
         (["wrnog"], 3, "there is no topic wrnog; did you mean wrong?"),
         (["wrong", "--partition", "7"], 3, "topic wrong has no partition 7"),
@@ -135,10 +156,10 @@ def test_what_is_wrong_is_one_line(
 
 
 def test_an_open_transaction_is_not_waited_for(
-    broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
+    strict_broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    create_topic(broker, "open")
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "t"})
+    create_topic(strict_broker, "open")
+    producer = Producer({"bootstrap.servers": strict_broker.bootstrap, "transactional.id": "t"})
     producer.init_transactions()
     for end in (producer.commit_transaction, producer.abort_transaction, None):
         producer.begin_transaction()
@@ -153,10 +174,10 @@ def test_an_open_transaction_is_not_waited_for(
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_following_goes_on_until_it_is_ended(
-    broker: BrokerProcess, tmp_path: Path, how: signal.Signals
+    strict_broker: BrokerProcess, tmp_path: Path, how: signal.Signals
 ) -> None:
     topic = f"followed-{how.name}"
-    create_topic(broker, topic)
+    create_topic(strict_broker, topic)
     command = [*COMMAND, "consume", topic, "--follow"]
     with (
         (tmp_path / "err").open("wb") as err,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,18 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 from lapse.cli.main import main
 from lapse.testing.broker_process import BrokerProcess
 
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    path = tmp_path_factory.mktemp("broker") / "data"
-    with BrokerProcess(path, {"auto.create.topics.enable": "false"}) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def _where(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As somebody has it who works with one cluster."""
-    monkeypatch.setenv("LAPSE_BOOTSTRAP_SERVER", broker.bootstrap)
+pytestmark = pytest.mark.usefixtures("at_hand")
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
@@ -34,7 +22,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]
 
 
 def test_a_topic_from_its_beginning_to_its_end(
-    broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
+    strict_broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = ("-c", "cleanup.policy=compact", "-c", "max.compaction.lag.ms=60000")
     [made] = told(capsys, "create", "orders", "-p", "2", *settings)
@@ -49,7 +37,7 @@ def test_a_topic_from_its_beginning_to_its_end(
     assert told(capsys, "alter", "orders", *changed) == [
         {"topic": "orders", "partitions": 3, "altered": True}
     ]
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin = AdminClient({"bootstrap.servers": strict_broker.bootstrap})
     resource = ConfigResource(ConfigResource.Type.TOPIC, "orders")
     [future] = admin.describe_configs([resource]).values()
     known = {name: entry.value for name, entry in future.result(30).items() if not entry.is_default}
@@ -76,6 +64,10 @@ def test_a_topic_that_was_meant_is_named(capsys: pytest.CaptureFixture[str]) -> 
 def test_what_cannot_be_altered_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     told(capsys, "create", "a", "b")
     assert main(["topic", "alter", "a", "gone", "-c", "segment.ms=1000"]) == 3
+    assert main(["topic", "alter", "a", "b", "-c", "segment.ms=1000", "-p", "1"]) == 3
+    assert "INVALID_PARTITIONS" in capsys.readouterr().err
+    [row] = told(capsys, "alter", "a", "a", "-p", "2")
+    assert row["partitions"] == 2, "once, and not again in vain"
     assert main(["topic", "alter", "a", "-c", "segment.ms=soon"]) == 3
     assert "segment.ms" in capsys.readouterr().err
     assert main(["topic", "alter", "a"]) == 2
@@ -85,7 +77,7 @@ def test_what_cannot_be_altered_changes_nothing(capsys: pytest.CaptureFixture[st
     told(capsys, "delete", "a", "b")
 
 
-def test_nothing_heavy_is_imported_to_list_topics(broker: BrokerProcess) -> None:
+def test_nothing_heavy_is_imported_to_list_topics(strict_broker: BrokerProcess) -> None:
     """Numba, Arrow and Spark take seconds."""
     code = """
 import sys

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 NEARLY = 0.8  # of `SequenceMatcher.ratio`: two letters of ten may be others
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def nearest(word: str, known: Iterable[str], nearly: float = NEARLY) -> str | None:
     """The known name most like a word, if it is nearly that; None: it may be anything."""
     from difflib import get_close_matches  # noqa: PLC0415  (not on the way to what is right)
 
-    return next(iter(get_close_matches(word, list(known), 1, NEARLY)), None)
+    return next(iter(get_close_matches(word, list(known), 1, nearly)), None)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

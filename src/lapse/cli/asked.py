@@ -7,9 +7,8 @@ import asyncio
 from collections.abc import Mapping
 
 from lapse.base.errors import ConfigError
-from lapse.cli.remote import client_properties
+from lapse.cli.remote import connection
 from lapse.client.cluster import Cluster, parse_bootstrap
-from lapse.client.login import login
 from lapse.client.outlook import Request, Said, ask_all
 
 SILENT = "(broker)"  # instead of a log's name: a broker that did not say what it has
@@ -34,6 +33,6 @@ def ask_brokers(args: argparse.Namespace, request: Request) -> Said:
 
 
 async def _ask(args: argparse.Namespace, request: Request) -> Said:
-    who = login(client_properties(args.command_config))
-    async with Cluster(parse_bootstrap(args.bootstrap_server), who) as cluster:
+    at = connection(args)
+    async with Cluster(parse_bootstrap(at.bootstrap), at.login) as cluster:
         return await ask_all(cluster, request)

@@ -21,7 +21,7 @@ from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError, CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.base.setting import INT_MAX, LONG_MAX
-from lapse.cli.quantities import EPOCH, moment_of
+from lapse.cli.quantities import EPOCH, moment_of, moment_text
 from lapse.cli.remote import add_remote, add_yes, agreed, connection, print_rows, request_timeout_ms
 from lapse.client.admin import Admin
 from lapse.client.cluster import Cluster, parse_bootstrap
@@ -329,16 +329,9 @@ def _dry_cells(row: Mapping[str, Any]) -> list[str]:
         str(row["low_watermark"]),
         "nothing" if until is None else str(until),
         *("?" if count is None else str(count) for count in counts),
-        *(_time(row[key]) for key in ("first_time", "last_time")),
+        *(
+            "-" if row[key] is None else moment_text(row[key])
+            for key in ("first_time", "last_time")
+        ),
         "; ".join(f"{group} (at {at})" for group, at in row["groups"].items()),
     ]
-
-
-def _time(ms: int | None) -> str:
-    if ms is None:
-        return "-"
-    try:
-        moment = EPOCH + timedelta(milliseconds=ms)
-    except OverflowError:  # a producer may send any
-        return str(ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,7 +1,8 @@
 """`lapse doctor`: what this machine has of what Lapse needs, and what to type next.
 
 Looks at Python, the extras, Java, compiled kernels, limits and the clock; with --data at a broker's
-directory, its space and its lifecycle service; and whether a broker answers. Changes nothing.
+directory, its space and its lifecycle service; and whether a broker answers. Changes nothing, but
+that the folder for compiled kernels is made if it is not there.
 
 Exit 0: nothing is wrong. 1: something is; the last lines say what to type then. A note is no fault:
 something is missing that not everybody needs.
@@ -29,6 +30,7 @@ from lapse.base.errors import ConfigError, LapseError
 from lapse.base.extras import EXTRA_OF
 from lapse.cli.remote import BOOTSTRAP_DEFAULT, Connection, add_remote, connection, print_table
 from lapse.client.admin import Admin
+from lapse.client.connection import ConnectionLost
 from lapse.kernels.jit import cache_dir
 from lapse.lifecycle.status.reports import is_running, read_progress
 from lapse.log.lock import lock_holder
@@ -38,7 +40,7 @@ OK, NOTE, WRONG = "ok", "note", "wrong"
 OPEN_FILES_MIN = 10_000  # a partition has three or four open
 FREE_BYTES_MIN = 1 << 30
 FREE_SHARE_MIN = 0.05
-_TIMEOUT_MS = 5_000
+_ANSWER_SECONDS_MAX = 5.0
 _EXTRAS = {
     "spark": "rounds on Spark, and topics as its tables",
     "erase": "orders to erase keys, and proofs",
@@ -236,5 +238,10 @@ def broker(at: Connection) -> Finding:
 
 
 async def _topics(at: Connection) -> int:
-    async with await Admin.open(at.bootstrap, _TIMEOUT_MS, login=at.login) as admin:
-        return len(await admin.list_topics())
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS_MAX):
+            async with await Admin.open(at.bootstrap, login=at.login) as admin:
+                return len(await admin.list_topics())
+    except TimeoutError as e:
+        said = f"{at.bootstrap} has not answered for {_ANSWER_SECONDS_MAX:.0f} s"
+        raise ConnectionLost(said) from e

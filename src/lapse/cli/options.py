@@ -9,9 +9,8 @@ from pathlib import Path
 from lapse.base.config import broker_config, split_settings, topic_config
 from lapse.base.errors import ConfigError, StorageError, unreadable
 from lapse.base.ids import TopicPartition
-from lapse.cli.remote import client_properties
+from lapse.cli.remote import connection
 from lapse.cli.served_policies import ask_broker
-from lapse.client.login import login
 from lapse.log.folders import list_partitions
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
 from lapse.metadata.policies import Policies, look_for_policies
@@ -137,5 +136,5 @@ def policies_in(logdir: Path, args: argparse.Namespace) -> Policies:
     address: str | None = getattr(args, "bootstrap_server", None)
     if address is None:
         return found
-    who = login(client_properties(args.command_config))
-    return ask_broker(address, sorted({p.topic for p in partitions_in(logdir)}), found, who)
+    topics = sorted({p.topic for p in partitions_in(logdir)})
+    return ask_broker(address, topics, found, connection(args).login)

@@ -51,8 +51,15 @@ def _unknown(words: Sequence[str], options: Sequence[str]) -> str:
 
 def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Of a parser and of all below it."""
+    for one in (parser, *below(parser)):
+        for action in one._actions:
+            yield from action.option_strings
+
+
+def below(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parsers of its commands and of their verbs."""
     for action in parser._actions:
-        yield from action.option_strings
         if isinstance(action, argparse._SubParsersAction):
             for one in action.choices.values():
-                yield from _options_of(one)
+                yield one
+                yield from below(one)

@@ -62,3 +62,12 @@ def moment_of(text: str, now: datetime) -> datetime | None:
     except (ValueError, OverflowError):
         return None
     return moment if moment.tzinfo is not None else None
+
+
+def moment_text(ms: int) -> str:
+    """To the millisecond, in UTC; beyond any calendar the number, since a producer may send any."""
+    try:
+        moment = EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return str(ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

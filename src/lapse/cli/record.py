@@ -13,7 +13,7 @@ import contextlib
 import json
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -25,9 +25,9 @@ from lapse.base.errors import ConfigError, ErrorCode, KafkaError, unreadable
 from lapse.base.ids import TopicPartition
 from lapse.base.nearest import did_you_mean
 from lapse.base.setting import INT_MAX
-from lapse.cli.quantities import EPOCH, moment_of, whole_number
+from lapse.cli.quantities import EPOCH, moment_of, moment_text, whole_number
 from lapse.cli.readable import readable
-from lapse.cli.remote import Connection, add_remote, connection
+from lapse.cli.remote import Connection, add_remote, connection, is_terminal
 from lapse.client.batches import RecordMetadata
 from lapse.client.consumer import Consumer, ConsumerConfig
 from lapse.client.offsets import EARLIEST, LATEST, Where
@@ -112,8 +112,10 @@ def _produce(args: argparse.Namespace, at: Connection) -> int:
     how = Line(_encoded(args.key_separator), _encoded(args.null))
     with contextlib.ExitStack() as stack:
         if args.file is None:
+            if sys.stdin is None:
+                raise ConfigError("there is no standard input: --file names a file of lines")
             source: BinaryIO = sys.stdin.buffer
-            if sys.stdin.isatty():
+            if is_terminal(sys.stdin):
                 print("one record a line; Ctrl-D ends", file=sys.stderr)
         else:
             try:
@@ -143,7 +145,7 @@ async def _send(args: argparse.Namespace, at: Connection, how: Line, source: Bin
         with _topics_named(args.topic):
             await producer.partition_count(args.topic)
         number = 0
-        async for line in _fed(_lines(source)):
+        async for line in _fed(_lines(source, str(args.file or "standard input"))):
             number += 1
             key, value = how.parts(line, number)
             waiting.append(await producer.send(args.topic, key, value, partition=args.partition))
@@ -156,40 +158,59 @@ async def _send(args: argparse.Namespace, at: Connection, how: Line, source: Bin
 
 
 async def _fed(lines: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Lines as they come, from a thread that nobody waits for: Ctrl-C ends a wait for a line."""
-    loop, fed, room = asyncio.get_running_loop(), asyncio.Queue[bytes | None](), Semaphore(_AHEAD)
+    """Lines as they come, from a thread that nobody waits for: Ctrl-C ends a wait for a line.
+
+    Raises what reading them raises.
+    """
+    loop, room = asyncio.get_running_loop(), Semaphore(_AHEAD)
+    fed: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+
+    def put(one: bytes | Exception | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(fed.put_nowait, one)
 
     def feed() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
+        try:
             for line in lines:
                 room.acquire()
-                loop.call_soon_threadsafe(fed.put_nowait, line)
-            loop.call_soon_threadsafe(fed.put_nowait, None)
+                put(line)
+        except Exception as e:  # noqa: BLE001  (raised in the loop, which would wait for ever)
+            put(e)
+        put(None)
 
     Thread(target=feed, name="lines", daemon=True).start()
-    while (line := await fed.get()) is not None:
+    while (one := await fed.get()) is not None:
+        if isinstance(one, Exception):
+            raise one
         room.release()
-        yield line
+        yield one
 
 
-def _lines(source: BinaryIO) -> Iterator[bytes]:
-    """Without their ends."""
-    for line in source:
-        yield line.removesuffix(b"\n").removesuffix(b"\r")
+def _lines(source: BinaryIO, name: str) -> Iterator[bytes]:
+    """Without their ends. Raises StorageError."""
+    try:
+        for line in source:
+            yield line.removesuffix(b"\n").removesuffix(b"\r")
+    except OSError as e:
+        raise unreadable(e, name) from e
 
 
 # --- consume --------------------------------------------------------------------------------------
 
 
 async def _consume(args: argparse.Namespace, at: Connection) -> None:
-    where, wanted = _where(args.from_), _encoded(args.key)
+    where, wanted = _where(args.from_, SystemClock().now_ms()), _encoded(args.key)
     config = ConsumerConfig(read_committed=not args.uncommitted, auto_offset_reset="earliest")
     show = _as_json if args.json else _as_text
     async with Consumer(at.bootstrap, config, login=at.login) as consumer:
         partitions = await _partitions(consumer, args.topic, args.partition)
-        await consumer.assign(dict.fromkeys(partitions, where))
+        ends = await consumer.end_offsets(partitions)
+        # Beyond its end a log has nothing: from there on means from the end on, not from the first.
+        await consumer.assign(
+            {one: min(where, at) if isinstance(where, int) else where for one, at in ends.items()}
+        )
         shown = 0
-        async for record in _records(consumer, partitions, follow=args.follow):
+        async for record in _records(consumer, ends, follow=args.follow):
             if wanted is not None and record.key != wanted:
                 continue
             print(show(record), flush=args.follow)
@@ -199,11 +220,10 @@ async def _consume(args: argparse.Namespace, at: Connection) -> None:
 
 
 async def _records(
-    consumer: Consumer, partitions: Sequence[TopicPartition], *, follow: bool
+    consumer: Consumer, ends: Mapping[TopicPartition, int], *, follow: bool
 ) -> AsyncIterator[ConsumerRecord]:
-    """Up to where the partitions end now, or for ever."""
-    ends = await consumer.end_offsets(partitions)
-    while follow or any(consumer.position(one) < ends[one] for one in partitions):
+    """Up to these ends, or for ever."""
+    while follow or any(consumer.position(one) < end for one, end in ends.items()):
         for record in await consumer.poll(_POLL_MS):
             if follow or record.offset < ends[record.partition]:
                 yield record
@@ -225,13 +245,13 @@ async def _partitions(
     return [TopicPartition(topic, number) for number in numbers or known]
 
 
-def _where(text: str) -> int | Where:
+def _where(text: str, now_ms: int) -> int | Where:
     named = {"beginning": EARLIEST, "end": LATEST}.get(text)
     if named is not None:
         return named
     if text.isdecimal():
         return int(text)
-    found = moment_of(text, EPOCH + timedelta(milliseconds=SystemClock().now_ms()))
+    found = moment_of(text, EPOCH + timedelta(milliseconds=now_ms))
     if found is None:
         raise ConfigError(
             f"--from {text}: allowed is beginning, end, an offset, a time with a zone such as "
@@ -246,17 +266,9 @@ def _as_text(record: ConsumerRecord) -> str:
     value = "" if record.value is None else readable(record.value)
     if record.is_tombstone:
         value = f"(tombstone) {value}".rstrip()
-    time = "-" if record.timestamp < 0 else _time(record.timestamp)
+    time = "-" if record.timestamp < 0 else moment_text(record.timestamp)
     fields = (str(record.partition.partition), str(record.offset), time, key, value)
     return "\t".join(fields)
-
-
-def _time(ms: int) -> str:
-    try:
-        moment = EPOCH + timedelta(milliseconds=ms)
-    except OverflowError:
-        return f"{ms} ms"
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _as_json(record: ConsumerRecord) -> str:

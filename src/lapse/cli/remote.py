@@ -9,14 +9,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.properties import read_properties
+from lapse.client.admin import TIMEOUT_MS
 from lapse.client.login import Login, login
-
-REQUEST_TIMEOUT_MS = 30_000
-
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
 BOOTSTRAP, CONFIG = "LAPSE_BOOTSTRAP_SERVER", "LAPSE_COMMAND_CONFIG"  # of the environment
@@ -70,9 +68,9 @@ def config_file(said: Path | None, environment: Mapping[str, str] = os.environ) 
     """Which file of a client's properties counts; None: there is none."""
     if said is not None or environment.get(CONFIG):
         return said or Path(environment[CONFIG])
-    home = environment.get("XDG_CONFIG_HOME")
-    own = (Path(home) if home else Path.home() / ".config") / _OWN_CONFIG
-    return own if own.is_file() else None
+    home = environment.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    own = Path(home) / _OWN_CONFIG
+    return own if os.path.isfile(own) else None  # not everybody has a home, or may look into it
 
 
 def client_properties(path: Path | None) -> Mapping[str, str]:
@@ -87,7 +85,7 @@ def client_properties(path: Path | None) -> Mapping[str, str]:
 
 def request_timeout_ms(properties: Mapping[str, str]) -> int:
     """`request.timeout.ms`, 30 s without one; raises ConfigError."""
-    text = properties.get("request.timeout.ms", str(REQUEST_TIMEOUT_MS))
+    text = properties.get("request.timeout.ms", str(TIMEOUT_MS))
     if not text.isdigit() or not 0 < int(text) < 1 << 31:
         raise ConfigError(f"request.timeout.ms={text}: allowed is a number of milliseconds above 0")
     return int(text)
@@ -121,9 +119,14 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask at a terminal")
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """A process may have been started without that stream."""
+    return stream is not None and stream.isatty()
+
+
 def agreed(question: str, *, yes: bool) -> bool:
     """Whether somebody at a terminal says yes; without one nothing is asked, and it is yes."""
-    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if yes or not is_terminal(sys.stdin) or not is_terminal(sys.stderr):
         return True
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}

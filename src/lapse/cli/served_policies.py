@@ -15,11 +15,10 @@ from lapse.base.config import SEGMENT_BYTES_MIN, TINY_SEGMENTS, known_topic_sett
 from lapse.base.errors import ErrorCode
 from lapse.client.admin import Admin
 from lapse.client.login import PLAINTEXT, Login
-from lapse.client.settings import TOPIC, ConfigEntry, Resource, ResourceConfig
+from lapse.client.settings import FROM_TOPIC, TOPIC, ConfigEntry, Resource, ResourceConfig
 from lapse.metadata.policies import POLICY, Policies
 
 TOPICS_AT_ONCE = 500
-_FROM_TOPIC = 1
 
 
 def ask_broker(
@@ -58,7 +57,7 @@ def _settings(entries: Mapping[str, ConfigEntry]) -> tuple[dict[str, str], dict[
     own: dict[str, str] = {}
     below: dict[str, str] = {}
     for name, text in known.items():
-        if entries[name].source == _FROM_TOPIC or name == POLICY:
+        if entries[name].source == FROM_TOPIC or name == POLICY:
             own[_named(name, text)] = text
         elif name != TINY_SEGMENTS.name and (synonyms := topic_setting(name).synonyms):
             below[synonyms[0][0]] = text

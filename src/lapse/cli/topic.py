@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError
@@ -14,7 +14,14 @@ from lapse.base.setting import INT_MAX
 from lapse.cli.quantities import whole_number
 from lapse.cli.remote import add_remote, add_yes, agreed, connection, print_rows
 from lapse.client.admin import DEFAULT, Admin
-from lapse.client.settings import TOPIC, ConfigChange, Operation, Resource, ResourceConfig
+from lapse.client.settings import (
+    FROM_TOPIC,
+    TOPIC,
+    ConfigChange,
+    Operation,
+    Resource,
+    ResourceConfig,
+)
 
 Rows = Sequence[dict[str, Any]]
 
@@ -25,7 +32,6 @@ examples:
   lapse topic list --json
   lapse topic describe orders --bootstrap-server 127.0.0.1:9092
 """
-_TOPICS_OWN = 1  # a setting's source in DescribeConfigs
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,9 +41,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     common.add_argument("--json", action="store_true", help="one JSON object a line")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
-    def add_verb(name: str, what: str, topics: str = "+") -> argparse.ArgumentParser:
+    def add_verb(name: str, what: str) -> argparse.ArgumentParser:
         one = verbs.add_parser(name, parents=[common], help=what, description=what)
-        one.add_argument("topics", nargs=topics, metavar="NAME")
+        one.add_argument("topics", nargs="+", metavar="NAME")
         return one
 
     create = add_verb("create", "create topics")
@@ -63,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         )  # fmt: skip
     add_yes(add_verb("delete", "delete topics"))
     add_verb("describe", "show partitions and their offsets, and the topics' own settings")
-    add_verb("list", "list topics", topics="*")
+    verbs.add_parser("list", parents=[common], help="list topics", description="list topics")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -132,22 +138,20 @@ async def _create(admin: Admin, args: argparse.Namespace) -> Rows:
 async def _alter(admin: Admin, args: argparse.Namespace) -> Rows:
     changes = [ConfigChange(key, text) for key, text in _settings_given(args.config).items()]
     changes += [ConfigChange(key, None, Operation.DELETE) for key in args.unset]
-    for name in args.topics:
-        await admin.describe_topic(name)  # nothing is changed where one of them is not there
-    if changes:
-        done = await admin.incremental_alter_configs(
-            {Resource(TOPIC, name): changes for name in args.topics}
-        )
-        for refused in done.values():
-            if refused is not None:
-                raise refused
-    rows = []
-    for name in args.topics:
+    topics = list(dict.fromkeys(args.topics))
+    for only_asks in (True, False):  # nothing is changed where a part of it is refused
+        if changes:
+            done = await admin.incremental_alter_configs(
+                {Resource(TOPIC, name): changes for name in topics}, validate_only=only_asks
+            )
+            for refused in done.values():
+                if refused is not None:
+                    raise refused
         if args.partitions is not None:
-            await admin.create_partitions(name, args.partitions)
-        topic = await admin.describe_topic(name)
-        rows.append({"topic": name, "partitions": len(topic.partitions), "altered": True})
-    return rows
+            for name in topics:
+                await admin.create_partitions(name, args.partitions, validate_only=only_asks)
+    known = {one.name: one.partitions for one in await admin.list_topics()}
+    return [{"topic": name, "partitions": known.get(name, 0), "altered": True} for name in topics]
 
 
 async def _delete(admin: Admin, args: argparse.Namespace) -> Rows:
@@ -156,7 +160,7 @@ async def _delete(admin: Admin, args: argparse.Namespace) -> Rows:
     return [{"topic": name, "deleted": True} for name in args.topics]
 
 
-async def _list(admin: Admin, args: argparse.Namespace) -> Rows:
+async def _list(admin: Admin, _: argparse.Namespace) -> Rows:
     return [
         {
             "topic": listing.name,
@@ -164,7 +168,6 @@ async def _list(admin: Admin, args: argparse.Namespace) -> Rows:
             "partitions": listing.partitions,
         }
         for listing in await admin.list_topics()
-        if not args.topics or listing.name in args.topics
     ]
 
 
@@ -187,22 +190,25 @@ async def _describe(admin: Admin, args: argparse.Namespace) -> Rows:
     ]
 
 
-def _own_settings(config: ResourceConfig) -> dict[str, str | None]:
-    """What the topic itself sets; raises KafkaError."""
+def _own_settings(config: ResourceConfig) -> dict[str, str | None] | None:
+    """What the topic itself sets; None for who may not see that. Raises KafkaError."""
     if config.error is not None:
+        if config.error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return None
         raise config.error
     return {
         name: entry.value
         for name, entry in sorted(config.entries.items())
-        if entry.source == _TOPICS_OWN
+        if entry.source == FROM_TOPIC
     }
 
 
 def _print_settings(rows: Rows) -> None:
-    by_topic: Mapping[str, Mapping[str, str]] = {row["topic"]: row["settings"] for row in rows}
+    by_topic = {row["topic"]: row["settings"] for row in rows}
     for topic, settings in by_topic.items():
-        print(f"\nsettings of {topic}:" + ("" if settings else " none of its own"))
-        for name, text in settings.items():
+        none = " not for you to see (DESCRIBE_CONFIGS)" if settings is None else " none of its own"
+        print(f"\nsettings of {topic}:" + ("" if settings else none))
+        for name, text in (settings or {}).items():
             print(f"  {name}={text}")
 
 

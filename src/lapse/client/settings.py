@@ -38,6 +38,9 @@ ALL_BROKERS = ""
 NO_LOW_WATERMARK = -1
 
 
+FROM_TOPIC = 1  # source of a setting that a topic has of its own
+
+
 class Resource(NamedTuple):
     """What has settings: a topic, or a broker by its id (`ALL_BROKERS` for the dynamic ones)."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from lapse.broker.access.listeners import Address
@@ -36,6 +37,16 @@ WITH_ACLS = {
 def address_of(node: Node, listener: str = "SASL_PLAINTEXT") -> Address:
     (found,) = [e.listener.address for e in node.services.entrances if e.listener.name == listener]
     return found
+
+
+def client_file(path: Path, user: str) -> Path:
+    """What `--command-config` names, for one of USERS."""
+    path.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config="
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        f'username="{user}" password="{PASSWORDS[user]}";\n'
+    )
+    return path
 
 
 async def anonymous(node: Node) -> BrokerConnection:

@@ -17,7 +17,7 @@ from lapse.security.acls import CLUSTER_NAME, Operation, ResourceType
 from lapse.wire.schema.describe_outlook import DescribeOutlookRequest, DescribeOutlookResponse
 from lapse.wire.schema.metadata import MetadataRequest
 from tests.support.broker.running import create, running_node
-from tests.support.broker.secured import WITH_ACLS, address_of, allow, set_acls
+from tests.support.broker.secured import WITH_ACLS, address_of, allow, client_file, set_acls
 from tests.support.client.peers import HANG_UP, Peer, metadata, running_peers
 
 Outlook = Callable[[DescribeOutlookRequest], object]
@@ -118,26 +118,21 @@ def test_what_only_a_directory_can_be_asked(
     assert named in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("by", ["option", "environment"])
 async def test_a_client_that_logs_in_is_answered(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of all brokers, and of the settings of the logs in a directory; DESCRIBE of the cluster."""
-    config = tmp_path / "client.properties"
-    config.write_text(
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config="
-        "org.apache.kafka.common.security.plain.PlainLoginModule required "
-        'username="alice" password="b";\n'
-    )
+    config = client_file(tmp_path / "client.properties", "alice")
     data = tmp_path / "data"
     async with running_node(data, WITH_ACLS) as node:
         await create(node, "t", cleanup_policy="compact")
         where = address_of(node)
-        known = [
-            "--bootstrap-server",
-            f"{where.host}:{where.port}",
-            "--command-config",
-            str(config),
-        ]
+        known = ["--bootstrap-server", f"{where.host}:{where.port}"]
+        if by == "option":
+            known += ["--command-config", str(config)]
+        else:
+            monkeypatch.setenv("LAPSE_COMMAND_CONFIG", str(config))
         asked = (["plan"], ["explain", "t"], ["rounds", "show"])
         for words in asked:
             assert await asyncio.to_thread(main, [*words, *known]) == 3, words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -116,6 +117,13 @@ def test_the_service(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("where", "state"), [("127.0.0.1:1", WRONG), ("nonsense", WRONG)])
 def test_a_broker_that_was_named_should_answer(where: str, state: str) -> None:
     assert doctor.broker(Connection(where, {})).state == state
+
+
+def test_a_broker_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_ANSWER_SECONDS_MAX", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        found = doctor.broker(Connection(f"127.0.0.1:{mute.getsockname()[1]}", {}))
+    assert (found.state, "has not answered for" in found.said) == (WRONG, True)
 
 
 def test_a_broker_that_nobody_named_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lapse.cli.main import COMMANDS, build_parser, main
-from lapse.cli.parser import USAGE
+from lapse.cli.parser import USAGE, below
 
 
 @pytest.mark.parametrize(
@@ -44,20 +44,8 @@ def test_what_was_meant_is_named(
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_no_option_has_a_short_form_that_nobody_wrote(name: str) -> None:
     """A script that says `--part` would mean something else once there is a `--parts`."""
-
-    def parsers(parser: object) -> list[object]:
-        found = [parser]
-        for action in parser._actions:  # type: ignore[attr-defined]
-            for one in getattr(action, "choices", None) or ():
-                if hasattr(one, "_actions"):
-                    found += parsers(one)
-            if isinstance(action.choices, dict):
-                for one in action.choices.values():
-                    found += parsers(one)
-        return found
-
-    for parser in parsers(build_parser(name)):
-        assert not parser.allow_abbrev, parser.prog  # type: ignore[attr-defined]
+    for parser in below(build_parser(name)):
+        assert not parser.allow_abbrev, parser.prog
 
 
 @pytest.mark.parametrize("how", [["-m", "lapse"], ["-m", "lapse.cli.main"]])

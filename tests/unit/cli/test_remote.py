@@ -15,6 +15,7 @@ from lapse.cli.remote import (
     add_remote,
     agreed,
     client_properties,
+    config_file,
     connection,
     print_table,
     request_timeout_ms,
@@ -51,6 +52,12 @@ def test_what_is_said_counts_before_the_environment_and_that_before_the_file(
         asked(environment={"LAPSE_COMMAND_CONFIG": str(tmp_path / "gone")})
 
 
+def test_somebody_without_a_home_has_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs as any user."""
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    assert config_file(None, {}) is None
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -71,8 +78,9 @@ def test_a_terminal_is_asked(monkeypatch: pytest.MonkeyPatch, typed: str, agrees
 
 
 def test_a_script_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert agreed("delete t?", yes=False)
+    for stdin in (io.StringIO(""), None):
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert agreed("delete t?", yes=False)
 
 
 def test_properties(tmp_path: Path) -> None:

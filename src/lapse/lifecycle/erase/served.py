@@ -18,7 +18,14 @@ from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.login import Login
 from lapse.client.offsets import LATEST, list_offsets
 from lapse.client.producer import Producer, ProducerConfig
-from lapse.client.settings import TOPIC, ConfigChange, ConfigEntry, Operation, Resource
+from lapse.client.settings import (
+    FROM_TOPIC,
+    TOPIC,
+    ConfigChange,
+    ConfigEntry,
+    Operation,
+    Resource,
+)
 from lapse.lifecycle.erase.order import Due, Forced
 from lapse.lifecycle.erase.search import Bound
 
@@ -26,7 +33,6 @@ POLICY, MIN_LAG, MAX_LAG = "cleanup.policy", "min.compaction.lag.ms", "max.compa
 RETENTION, REMOVAL_LAG = "delete.retention.ms", "lapse.tombstone.removal.max.lag.ms"
 UNLINK_DELAY = "file.delete.delay.ms"
 FORCED_LAG_MS = 1000
-_TOPICS_OWN = 1  # source of a setting that the topic sets, not a default
 # Errors after which it is unknown whether the change was made.
 _UNSURE = frozenset(
     {
@@ -224,7 +230,7 @@ async def _own_now(admin: Admin, topic: str, name: str) -> str | None:
 
 def _own(entry: ConfigEntry | None) -> str | None:
     """The value that the topic itself sets; None where a default applies."""
-    return entry.value if entry is not None and entry.source == _TOPICS_OWN else None
+    return entry.value if entry is not None and entry.source == FROM_TOPIC else None
 
 
 async def _alter(admin: Admin, topic: str, change: ConfigChange) -> None:

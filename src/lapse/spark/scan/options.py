@@ -11,13 +11,13 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
+from lapse.base.nearest import nearest
 from lapse.base.setting import INT_MAX, LONG_MAX
 from lapse.base.times import FOREVER_MS, UNITS_MS
 from lapse.records.column_spec import TYPES, WITHOUT_HEADERS
@@ -371,9 +371,9 @@ def known(given: Mapping[str, str]) -> dict[str, str]:
 
 def _refuse_misspelt(name: str) -> None:
     """Clients have many settings that say nothing here; one that nearly does was meant to."""
-    close = get_close_matches(name, _OF_CLIENTS, 1, _NEARLY)
-    if close and name != close[0]:
-        raise ConfigError(f"unknown option {name}: is {close[0]} meant?")
+    near = nearest(name, _OF_CLIENTS, _NEARLY)
+    if near and name != near:
+        raise ConfigError(f"unknown option {name}: is {near} meant?")
 
 
 def is_of_client(name: str) -> bool:
