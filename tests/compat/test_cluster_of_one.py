@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from kazoo.client import KazooClient
 
 from lapse.base.clock import SystemClock
 from lapse.cli.main import main
@@ -186,14 +187,34 @@ def test_without_an_answer_records_go_on_and_topics_stay_as_they_are(tmp_path: P
         zookeeper.start()
         until(lambda: "does not answer" not in health(broker), "the end of it", broker)
         until(lambda: "topics: in force as they are stored" in broker.log(), "a reading", broker)
+        # Its session may have ended meanwhile; it registers again then, and never stands alone.
         if "unsure" not in topics_of(broker):
             create(broker, "unsure")
         produce(broker, "unsure", b"3")
         assert values_of(broker, "unsure", 1) == [b"3"]
-        # Its session may have ended meanwhile, or not.
         create(broker, "more")
         produce(broker, "more", b"3")
         assert broker.log().count("Traceback") == 0
+
+
+def test_a_broker_whose_registration_is_gone_registers_again_and_leads_on(
+    tmp_path: Path, connect: str
+) -> None:
+    """Removed by hand, or with a session whose end is not known yet: nobody else may lead."""
+    hosts, _, root = connect.partition("/")
+    with member(tmp_path / "data", connect) as broker:
+        create(broker, "t")
+        client = KazooClient(hosts)
+        client.start()
+        client.delete(f"/{root}/brokers/0")
+        until(lambda: "registered again" in broker.log(), "the registration", broker)
+        assert client.exists(f"/{root}/brokers/0") is not None
+        client.stop()
+        client.close()
+        create(broker, "after")
+        produce(broker, "t", b"1")
+        assert values_of(broker, "t", 1) == [b"1"]
+        assert "get other leaders" not in broker.log()
 
 
 def test_a_session_that_was_given_up_is_followed_by_another(

@@ -296,21 +296,29 @@ class Cluster:
             pass
 
     async def _catch_up(self) -> None:
-        """Have in force what is stored."""
+        """Have in force what is stored; where this broker is not registered, register again."""
         changed = await asyncio.to_thread(self._look)
+        if changed is None:
+            self._ended.set()
+            self._changed.set()
+            return
         for kind, version in changed.items():
             if kind in self.rereads:
                 await self.rereads[kind]()
             self._versions[kind] = version
 
-    def _look(self) -> dict[str, int]:
+    def _look(self) -> dict[str, int] | None:
         """Who is there and what has changed; as the controller, have who is there lead.
 
+        None where this broker is not registered: its session has ended, or somebody has removed
+        the node. Then it sees nobody who could lead, and registers before it goes by that.
         In a worker thread. Watches first and reads then, so that nothing is missed.
         """
         self._tree.watch([BROKERS, CONTROLLER, *CHANGED], self._notice)
         holds_office = self._joining.take_office()
         brokers = self._joining.brokers()
+        if self._config.node_id not in brokers:
+            return None
         self._tree.watch([f"{BROKERS}/{broker}" for broker in brokers], self._notice)
         self._read_members()
         if holds_office:

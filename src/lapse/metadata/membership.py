@@ -102,9 +102,16 @@ class Membership:
                 raise Interrupted("the broker stops")
 
     def take_office(self) -> bool:
-        """Be the controller if nobody is; returns whether this broker is. Raises Unreachable."""
+        """Be the controller if nobody is; returns whether this broker is. Raises Unreachable.
+
+        Who is not registered is not: a session begins before it is known that the last one ended.
+        """
         me, epoch, own = str(self._me.id).encode(), self._current_epoch(), NO_EPOCH
-        if self._is_made(CONTROLLER, me, Change(CONTROLLER_EPOCH, me, epoch.version)):
+        [registered] = self._tree.get([self._path])
+        if registered is not None and self._is_made(
+            CONTROLLER, me,
+            Check(self._path, registered.version), Change(CONTROLLER_EPOCH, me, epoch.version),
+        ):  # fmt: skip
             # Not the number just written: where nobody answered, it may have been taken before, or
             # in another session. Nor anybody's: it may have been lost since.
             current = self._current_epoch()

@@ -101,6 +101,20 @@ def test_the_next_session_takes_the_place_again() -> None:
     store.create_topics([record("t")])
 
 
+def test_who_is_not_registered_takes_no_office() -> None:
+    """The next session begins before it is known that the last one has ended."""
+    ensemble = MemoryEnsemble()
+    tree = ensemble.connect()
+    joining = member(tree)
+    joining.join()
+    assert joining.take_office()
+    tree.end_session()
+    assert not joining.take_office()
+    assert joining.controller() is None
+    joining.join()
+    assert joining.take_office()
+
+
 def test_what_brokers_say_of_themselves_is_known() -> None:
     ensemble = MemoryEnsemble()
     tree, other = ensemble.connect(), ensemble.connect()
@@ -179,7 +193,7 @@ def test_an_office_that_was_taken_unknowingly_has_its_epoch() -> None:
 
 
 def test_the_office_that_is_taken_again_in_the_next_session_has_its_own_epoch() -> None:
-    """Before it has joined again: somebody else held the office in between."""
+    """Somebody else held the office in between."""
     ensemble = MemoryEnsemble()
     tree, other = ensemble.connect(), ensemble.connect()
     joining, next_one = member(tree), member(other, 1)
@@ -189,6 +203,9 @@ def test_the_office_that_is_taken_again_in_the_next_session_has_its_own_epoch() 
     next_one.join()
     assert next_one.take_office()
     other.close()
+    assert not joining.take_office()
+    assert joining.epoch == -1
+    joining.join()
     assert joining.take_office()
     assert joining.epoch == 3
     store_of(tree, joining).create_topics([record("t")])
