@@ -22,6 +22,8 @@ WANTED: Mapping[str, str] = {
     "go": "golang-go",  # builds franz-go and sarama; they ask for 1.26
     "cc": "build-essential",  # what makes disks fail in `make chaos`
     "unzip": "unzip",  # the oracle's build looks into a jar
+    "zsh": "zsh",  # these two complete what is typed
+    "fish": "fish",
 }
 
 

@@ -90,6 +90,9 @@ COMMANDS: Mapping[str, Command] = {
         "lapse.cli.delete_consumed", "delete records that all listed consumers have read"
     ),
     "doctor": Command("lapse.cli.doctor", "what this machine has of what Lapse needs; only looks"),
+    "completion": Command(
+        "lapse.cli.completion", "what bash, zsh or fish needs to complete commands and options"
+    ),
     "bench": Command("lapse.cli.bench", "measure rounds on copies of logs"),
 }
 # Their examples say it all; of the others help shows the module's docstring.
