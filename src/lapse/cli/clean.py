@@ -28,6 +28,7 @@ from lapse.base.extras import needed_for
 from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
+from lapse.cli.confirm import add_yes, agreed
 from lapse.cli.output import progress_bar, show_table
 from lapse.cli.quantities import byte_size, whole_number
 from lapse.cli.task_memory import memory_of
@@ -66,6 +67,7 @@ examples:
   lapse clean KAFKA-LOGS --partition orders-0 --to CLEANED -c cleanup.policy=compact
   lapse clean KAFKA-LOGS --force --json
 """
+_NAMES_MAX = 8  # that a question names
 _DONE = {RoundKind.CLEAN: "cleaned", RoundKind.TRIM: "trimmed"}
 
 
@@ -87,6 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a replica has cleaned to N only: tombstones and markers from N on stay")  # fmt: skip
     add("--kafka-exact", action="store_true", help="Kafka 4.3's result, its mistakes included")
     add("--dry-run", action="store_true", help="say what would be cleaned, change nothing")
+    add_yes(parser)
     add("--engine", choices=("spark", "inline"), default="spark", help="default: %(default)s")
     options.add_spark(parser)
     add("--memory", default="2g", metavar="SIZE", help="of all processes (default: %(default)s)")
@@ -153,9 +156,17 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         lines += [would_be(decision, job) for decision in due.values()]
     elif due:
+        if args.to is None and not agreed(_question(args.logdir, due), yes=args.yes):
+            return 1
         lines += _clean_there({p: configs[p] for p in due}, job)
     show_table(sorted(lines, key=lambda line: line.partition), _COLUMNS, as_json=args.json)
     return 1 if any(line.finding for line in lines) else 0
+
+
+def _question(logdir: Path, due: Iterable[TopicPartition]) -> str:
+    names = sorted(map(str, due))
+    shown = ", ".join(names[:_NAMES_MAX]) + (", …" if len(names) > _NAMES_MAX else "")
+    return f"clean {len(names)} log{'s'[: len(names) != 1]} in {logdir}, in place: {shown}?"
 
 
 def configs_of(

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import ConfigError, KafkaError
 from lapse.base.ids import TopicPartition
+from lapse.cli.confirm import add_yes, agreed
 from lapse.cli.remote import add_remote, connection, print_rows, request_timeout_ms
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.connection import ConnectionLost
@@ -67,6 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="only this topic, all its partitions; may be repeated",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="say what would go, delete nothing")
+    add_yes(parser)
     parser.add_argument(
         "--watch", type=int, metavar="SECONDS",
         help="do it again every so often, until interrupted; prints what changed",
@@ -77,9 +79,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """One pass, or one after the other; exit code 1 where something was blocked."""
     task = task_of(args)
+    if args.watch is not None and args.watch < 1:
+        raise ConfigError(f"--watch {args.watch}: allowed is a number of seconds from 1 on")
+    if not args.dry_run and not agreed(_question(task), yes=args.yes):
+        return _FINDING
     if args.watch is not None:
-        if args.watch < 1:
-            raise ConfigError(f"--watch {args.watch}: allowed is a number of seconds from 1 on")
         watch(task, args.watch, SystemClock())
     done = _pass(task)
     _print(done.outcomes, task)
@@ -88,6 +92,13 @@ def run(args: argparse.Namespace) -> int:
         print(f"lapse: {one.name}: {why}", file=sys.stderr)
     is_blocked = any(outcome.blocked for outcome in done.outcomes)
     return _FINDING if is_blocked or not done.outcomes else _DONE
+
+
+def _question(task: Task) -> str:
+    names = [f"group {name}" for name in task.wish.groups]
+    names += [f"checkpoint {path}" for path in task.checkpoints]
+    have = "has" if len(names) == 1 else "all have"
+    return f"delete for good what {', '.join(names)} {have} read?"
 
 
 def watch(task: Task, seconds: int, clock: Clock) -> NoReturn:

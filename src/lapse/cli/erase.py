@@ -29,6 +29,7 @@ from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.base.times import after_ms, duration
 from lapse.cli import options
+from lapse.cli.confirm import add_yes, agreed
 from lapse.cli.output import progress_bar, show_table
 from lapse.cli.prove_erased import (
     EXIT_CODES,
@@ -64,6 +65,7 @@ from lapse.lifecycle.erase.warm_up import warm_up
 MET, MISSED, OPEN = "met", "missed", "open"
 _SALT_BYTES = 16
 _REASONS_MAX = 10  # printed here; the report has more
+_TOPICS_MAX = 8  # that a question names
 _OPTIONS = {Sort.LOGS: "--replica", Sort.SCRATCH: "--spark-local-dir", Sort.TABLE: "--table"}
 EXAMPLES = """\
 examples:
@@ -144,6 +146,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--keep-settings", action="store_true",
         help="do not lower max.compaction.lag.ms meanwhile; rounds come when due")  # fmt: skip
     add("--dry-run", action="store_true", help="look, and say what would be done")
+    add_yes(parser)
     add("--sign-with", type=Path, metavar="PEM",
         help=f"Ed25519 key (default: made once, ~/.config/lapse/{sign.KEY_FILE})")  # fmt: skip
     add("--engine", choices=("spark", "inline"), default="inline",
@@ -180,6 +183,8 @@ def run(args: argparse.Namespace) -> int:
                 [_intent(args, erasure, target, answers, now_ms) for target in erasure.targets],
                 as_json=args.json,
             )
+        if before is None and not agreed(_question(keys), yes=args.yes):
+            return 1
         key = signing_key(args)
         if not is_ours:  # what is refused until here leaves no folder behind
             stack.enter_context(locked(fs, args.order))
@@ -217,6 +222,13 @@ def _say(line: str) -> None:
 
 
 # --- the search ----------------------------------------------------------------------------------
+
+
+def _question(keys: Mapping[str, Sequence[bytes]]) -> str:
+    """Keys are data of people, and are not shown."""
+    count, topics = sum(map(len, keys.values())), list(keys)
+    of = ", ".join(topics[:_TOPICS_MAX]) + (", …" if len(topics) > _TOPICS_MAX else "")
+    return f"erase {count} key{'s'[: count != 1]} of {of} from all replicas for good?"
 
 
 def _keys(args: argparse.Namespace) -> dict[str, list[bytes]]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.properties import read_properties
@@ -112,21 +111,3 @@ def print_table(lines: Sequence[Sequence[str]]) -> None:
     for line in lines:
         cells = (text.ljust(width) for text, width in zip(line, widths, strict=True))
         print("  ".join(cells).rstrip())
-
-
-def add_yes(parser: argparse.ArgumentParser) -> None:
-    """`--yes`, of what deletes something."""
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask at a terminal")
-
-
-def is_terminal(stream: TextIO | None) -> bool:
-    """A process may have been started without that stream."""
-    return stream is not None and stream.isatty()
-
-
-def agreed(question: str, *, yes: bool) -> bool:
-    """Whether somebody at a terminal says yes; without one nothing is asked, and it is yes."""
-    if yes or not is_terminal(sys.stdin) or not is_terminal(sys.stderr):
-        return True
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -11,8 +11,9 @@ from lapse.base.errors import ConfigError, ErrorCode, KafkaError
 from lapse.base.ids import format_topic_id
 from lapse.base.nearest import did_you_mean
 from lapse.base.setting import INT_MAX
+from lapse.cli.confirm import add_yes, agreed
 from lapse.cli.quantities import whole_number
-from lapse.cli.remote import add_remote, add_yes, agreed, connection, print_rows
+from lapse.cli.remote import add_remote, connection, print_rows
 from lapse.client.admin import DEFAULT, Admin
 from lapse.client.settings import (
     FROM_TOPIC,

@@ -16,6 +16,7 @@ from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.spark.session import session
 from lapse.spark.session.java import JavaNotFound
 from lapse.testing.clock import ManualClock
+from tests.support.cli.terminal import at_terminal
 from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
 from tests.support.log.logs import open_log
 
@@ -51,6 +52,27 @@ def test_what_it_cost(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cost = (line["bytes_read"] + line["bytes_written"]) / dirty
     assert line["bytes_per_dirty_byte"] == round(cost, 3) > 1
     assert clean(capsys, logdir, "--now", NOW + 1)["bytes_per_dirty_byte"] is None
+
+
+def test_in_place_a_terminal_is_asked(
+    logdir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = {path: path.read_bytes() for path in logdir.rglob("*.log")}
+    words = ["clean", str(logdir), "--engine", "inline", *SETTINGS, "--now", str(NOW + 1)]
+    shown = at_terminal(monkeypatch, "n\n")
+    assert main(words) == 1
+    assert shown.getvalue() == f"clean 1 log in {logdir}, in place: a-0? [y/N] "
+    assert capsys.readouterr().out == ""
+    assert {path: path.read_bytes() for path in logdir.rglob("*.log")} == before
+    for more in (["--dry-run"], ["--to", str(tmp_path / "copy")], ["--yes"]):
+        shown = at_terminal(monkeypatch, "")
+        assert main([*words, *more]) == 0, more
+        assert "[y/N]" not in shown.getvalue()
+    at_terminal(monkeypatch, "")
+    assert main(words) == 0, "nothing is due any more, so nothing is asked"
 
 
 @pytest.mark.parametrize("retention_ms", [FOREVER_MS, FOREVER_MS - NOW])

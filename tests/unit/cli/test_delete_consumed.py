@@ -18,6 +18,7 @@ from lapse.security.acls import Operation, ResourceType
 from lapse.testing.clock import ManualClock
 from tests.support.broker.running import batch_of, connect, create, produce, running_node
 from tests.support.broker.secured import WITH_ACLS, address_of, allow, set_acls
+from tests.support.cli.terminal import at_terminal
 from tests.support.client.commits import commit
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -78,6 +79,20 @@ async def test_a_table_a_dry_run_and_exit_codes(
         "t-0        4              4        nothing",
         "t-1        0              5        5",
     ]
+
+
+async def test_a_terminal_is_asked(
+    node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = at_terminal(monkeypatch, "\n")
+    assert await lapse(node, "--groups", "a") == 1
+    assert shown.getvalue() == "delete for good what group a has read? [y/N] "
+    assert capsys.readouterr().out == ""
+    at_terminal(monkeypatch, "")
+    assert await lapse(node, "--groups", "a", "--dry-run") == 0
+    assert await lapse(node, "--groups", "a", "--yes", "--json") == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()[3:]]
+    assert [row["low_watermark_before"] for row in rows] == [0, 0]
 
 
 async def test_json_lines_and_a_checkpoint(

@@ -34,6 +34,7 @@ from lapse.security.acls import Operation, ResourceType
 from lapse.wire.schema.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
 from tests.support.broker.running import batch_of, connect, create, produce, running_node
 from tests.support.broker.secured import WITH_ACLS, address_of, allow, set_acls
+from tests.support.cli.terminal import at_terminal
 from tests.support.serving import stop_serving
 
 LAG = "max.compaction.lag.ms"
@@ -143,6 +144,21 @@ async def test_a_dry_run_only_says(erase: Erases, capsys: pytest.CaptureFixture[
     header, line = capsys.readouterr().out.splitlines()
     assert header.split()[:2] == ["topic", "keys"]
     assert line.split()[:5] == ["t", "2", "0", "4", f"{LAG}=1000"]
+
+
+async def test_a_terminal_is_asked_once(erase: Erases, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left behind by who says no; an order that was given goes on without a word."""
+    shown = at_terminal(monkeypatch, "\n")
+    told = await erase(*KEYS, *NOW)
+    assert (told.code, told.rows) == (1, [])
+    assert shown.getvalue() == "erase 2 keys of t from all replicas for good? [y/N] "
+    assert not erase.order.exists()
+    assert await erase.ends("t") == [5, 5]
+    at_terminal(monkeypatch, "y\n")
+    assert (await erase(*KEYS, *NOW)).rows[0]["verdict"] == "remains"
+    shown = at_terminal(monkeypatch, "")
+    assert (await erase(*KEYS, *NOW)).rows[0]["verdict"] == "remains"
+    assert "[y/N]" not in shown.getvalue()
 
 
 async def test_tombstones_are_written_once_and_settings_put_back(erase: Erases) -> None:

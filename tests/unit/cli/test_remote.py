@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from lapse.base.errors import ConfigError, StorageError
 from lapse.cli.remote import (
     Connection,
     add_remote,
-    agreed,
     client_properties,
     config_file,
     connection,
@@ -56,31 +54,6 @@ def test_somebody_without_a_home_has_no_file(monkeypatch: pytest.MonkeyPatch) ->
     """As in a container that runs as any user."""
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     assert config_file(None, {}) is None
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(
-    ("typed", "agrees"),
-    [("y\n", True), (" YES\n", True), ("\n", False), ("no\n", False), ("", False)],
-)
-def test_a_terminal_is_asked(monkeypatch: pytest.MonkeyPatch, typed: str, agrees: bool) -> None:
-    out = Terminal()
-    monkeypatch.setattr("sys.stdin", Terminal(typed))
-    monkeypatch.setattr("sys.stderr", out)
-    assert agreed("delete t?", yes=True)
-    assert out.getvalue() == ""
-    assert agreed("delete t?", yes=False) is agrees
-    assert out.getvalue() == "delete t? [y/N] "
-
-
-def test_a_script_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for stdin in (io.StringIO(""), None):
-        monkeypatch.setattr("sys.stdin", stdin)
-        assert agreed("delete t?", yes=False)
 
 
 def test_properties(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritte
 # Of a command line alone: how it prints, on which Spark, and a file of settings for `client`.
 NOT_OF_ACTIONS = {
     "help", "json", "master", "conf", "engine", "command_config", "from_config", "to_config",
+    "yes",  # there is no terminal
     "watch",  # a query is repeated where it is called
     "check", "public_key",  # a report is checked where it is at hand
 }  # fmt: skip
