@@ -19,6 +19,12 @@ from tests.support.log.logs import NOW, append, batch, open_log
 
 # A JVM that lives for a minute does a fifth less so.
 QUICK_JAVA = {"JDK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+_QUICK_JAVA_SAYS = "NOTE: Picked up JDK_JAVA_OPTIONS"
+
+
+def words_of(stderr: str) -> list[str]:
+    """The lines of a command that ran with QUICK_JAVA, but those about that."""
+    return [line for line in stderr.splitlines() if not line.startswith(_QUICK_JAVA_SAYS)]
 
 
 @pytest.fixture(scope="session")

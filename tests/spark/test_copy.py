@@ -27,7 +27,7 @@ from lapse.spark.session.session import OpenSession
 from lapse.spark.source.progress import read_checkpoint
 from lapse.testing.broker_process import BrokerProcess
 from tests.oracle.kafka import RealKafka
-from tests.spark.conftest import QUICK_JAVA
+from tests.spark.conftest import QUICK_JAVA, words_of
 
 THEN = 1_600_000_000_000
 SECONDS_MAX = 120
@@ -200,6 +200,7 @@ def test_the_command_from_a_real_kafka_keeps_what_a_mirror_would_lose(
         command, env={**os.environ, **QUICK_JAVA}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    assert words_of(done.stderr) == [], "nothing of Spark's and Java's own"
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert rows == [{"topic": "orders", "partition": p, "copied_to": 20} for p in (0, 1)]
     found = asyncio.run(all_of(there, "orders"))

@@ -33,7 +33,7 @@ from lapse.spark.session.jobs import Jobs
 from lapse.spark.session.session import OpenSession
 from lapse.testing.broker_process import BrokerProcess
 from lapse.testing.clock import ManualClock
-from tests.spark.conftest import QUICK_JAVA
+from tests.spark.conftest import QUICK_JAVA, words_of
 from tests.support.log.logs import NOW, config, env, rewrite
 from tests.support.spark.tables import READERS, iceberg
 
@@ -274,6 +274,7 @@ def test_the_command_reads_from_a_broker_and_writes_delta(tmp_path: Path) -> Non
             command, env={**os.environ, **QUICK_JAVA}, capture_output=True, text=True, check=False
         )
     assert done.returncode == 0, done.stderr
+    assert words_of(done.stderr) == [], "nothing of Spark's and Java's own"
     told = json.loads(done.stdout)
     assert (told["records_new"], told["why"]) == (3, "there is no table yet")
     assert shown(tmp_path / "table", Format.DELTA) == {(0, 2, b"b", b"2")}

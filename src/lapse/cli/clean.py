@@ -29,7 +29,7 @@ from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.confirm import add_yes, agreed
-from lapse.cli.output import progress_bar, show_table
+from lapse.cli.output import progress_bar, say_starting, show_table
 from lapse.cli.quantities import byte_size, whole_number
 from lapse.cli.task_memory import memory_of
 from lapse.lifecycle.clock_guard import TOOL, ClockGuard
@@ -420,7 +420,7 @@ def _engine(job: Job) -> Iterator[tuple[Engine, int]]:
         from lapse.spark.session.session import SessionOptions  # noqa: PLC0415
 
     said = options.spark_settings(job.args.conf)
-    wish = SessionOptions(job.args.master, "lapse clean", said=said)
+    wish = SessionOptions(job.args.master, "lapse clean", said=said, when_starting=say_starting)
     with contextlib.closing(open_engine(wish)) as engine:
         yield engine, 1 if job.wish.rules is Rules.KAFKA_43 else engine.task_slots
 

@@ -23,6 +23,7 @@ from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.cli import options
+from lapse.cli.output import say_starting
 from lapse.cli.remote import client_properties, print_rows
 from lapse.records.layout import Codec
 from lapse.spark.source.progress import CheckpointError, read_checkpoint
@@ -71,7 +72,11 @@ def run(args: argparse.Namespace) -> int:
     asyncio.run(claim(spec, RealFs(), dry_run=args.dry_run))
     if not args.dry_run:
         said = options.spark_settings(args.conf)
-        opened = open_session(SessionOptions(args.master, "lapse copy", SETTINGS, said=said))
+        opened = open_session(
+            SessionOptions(
+                args.master, "lapse copy", SETTINGS, said=said, when_starting=say_starting
+            )
+        )
         try:
             source.register(opened.spark)
             copy_what_is_there(opened.spark, spec)

@@ -25,7 +25,7 @@ from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.cli import options, remote
-from lapse.cli.output import show_table
+from lapse.cli.output import say_starting, show_table
 
 if TYPE_CHECKING:
     from lapse.spark.export.look import SourceTopic
@@ -74,7 +74,9 @@ def run(args: argparse.Namespace) -> int:
         done = would_do(table, lambda: log.look(clock), wish)
     else:
         said = options.spark_settings(args.conf)
-        session = SessionOptions(args.master, "lapse export", source.SETTINGS, said=said)
+        session = SessionOptions(
+            args.master, "lapse export", source.SETTINGS, said=said, when_starting=say_starting
+        )
         opened = open_session(session)
         try:
             where = Source(Jobs(opened.spark), log.options, args.topic, folder)

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from lapse.base.clock import Clock
+from lapse.cli.confirm import is_terminal
 from lapse.lifecycle.round.progress import OnProgress
 from lapse.lifecycle.round.progress import Progress as RoundProgress
 
@@ -34,6 +35,12 @@ def show_table(rows: Sequence[Any], columns: Columns, *, as_json: bool) -> None:
         table.add_row(*(cell(row) for cell in columns.values()))
     width = None if sys.stdout.isatty() else 200
     Console(file=sys.stdout, width=width, highlight=False, markup=False).print(table)
+
+
+def say_starting() -> None:
+    """To who waits at a terminal: nothing else is to be seen for a while."""
+    if is_terminal(sys.stderr):
+        print("lapse: starting Spark (once, about 10 s) …", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.base.setting import INT_MAX
 from lapse.cli import options
-from lapse.cli.output import progress_bar, show_table
+from lapse.cli.output import progress_bar, say_starting, show_table
 from lapse.cli.quantities import whole_number
 from lapse.lifecycle.erase import sign
 from lapse.lifecycle.erase.check import Checked, check
@@ -185,7 +185,7 @@ def audits(args: argparse.Namespace, clock: Clock, on_progress: OnProgress) -> I
     from lapse.spark.session.session import SessionOptions  # noqa: PLC0415
 
     said = options.spark_settings(args.conf)
-    wish = SessionOptions(args.master, "lapse erasure", said=said)
+    wish = SessionOptions(args.master, "lapse erasure", said=said, when_starting=say_starting)
     with spark_audits(wish, clock, on_progress) as runs:
         yield runs
 

@@ -10,13 +10,10 @@ sessions of rounds would pay 40 MiB and that half a second for nothing.
 
 from __future__ import annotations
 
-import gc
-
-from pyspark.daemon import manager
-
 from lapse.records import columns, from_arrow, row_digest
 from lapse.spark import source  # noqa: F401  (as the next two, for the workers that it forks)
 from lapse.spark.scan import read  # noqa: F401
+from lapse.spark.session.workers import serve_workers
 from lapse.spark.source import stream, write  # noqa: F401
 
 
@@ -25,9 +22,7 @@ def main() -> None:
     columns.warm_up()
     from_arrow.warm_up()
     row_digest.warm_up()
-    gc.collect()
-    gc.freeze()  # what is there now stays shared between the workers
-    manager()
+    serve_workers()
 
 
 if __name__ == "__main__":

@@ -7,15 +7,13 @@ first task in milliseconds; one that had to load the kernels itself would take a
 
 from __future__ import annotations
 
-import gc
 import logging
-
-from pyspark.daemon import manager
 
 from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs
 from lapse.lifecycle.warm_up import warm_up
 from lapse.spark.rounds import split_task, task  # noqa: F401  (for the workers that it forks)
+from lapse.spark.session.workers import serve_workers
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +24,7 @@ def main() -> None:
         warm_up(RealFs())
     except StorageError as e:
         logger.warning("Spark's workers begin cold: %s", e)
-    gc.collect()
-    gc.freeze()  # what is there now stays shared between the workers
-    manager()
+    serve_workers()
 
 
 if __name__ == "__main__":

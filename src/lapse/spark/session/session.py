@@ -12,13 +12,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from lapse.base.errors import LapseError
@@ -29,6 +30,7 @@ from lapse.spark.session import class_archive
 from lapse.spark.session.errors import in_one_line
 from lapse.spark.session.java import Java, find_java
 from lapse.spark.session.master import check_admission, check_master
+from lapse.spark.session.noise import wait_for_the_rest, without_noise
 from lapse.spark.session.security import (
     check_cluster,
     is_on_this_machine,
@@ -82,6 +84,7 @@ class SessionOptions:
             settings (SPARK_LOCAL_IP, spark.driver.host) the address they reach us by.
         settings: Spark settings of the caller's, in place of ours.
         said: of the user's, which win over those (`user_settings`).
+        when_starting: called before Java is started, which takes a while.
         cores_max: tasks that run at once, 0 for as many as the master has; of masters with other
             machines only Spark's own know such a limit (YARN and Kubernetes count executors).
     """
@@ -91,6 +94,7 @@ class SessionOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
     cores_max: int = 0
     said: Mapping[str, str] = field(default_factory=dict)
+    when_starting: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +158,11 @@ def _start(options: SessionOptions, archive: str) -> SparkSession:
         settings["spark.cores.max"] = str(options.cores_max)
     parts = without_secrets(settings)
     if SparkContext._gateway is None:
-        SparkContext._ensure_initialized(
-            conf=SparkConf(loadDefaults=False).setAll(list(parts.at_start.items()))
-        )
+        options.when_starting()
+        conf = SparkConf(loadDefaults=False).setAll(list(parts.at_start.items()))
+        with without_noise() as stderr:
+            gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)
         _leave_folder_to_jvm(folder)
     in_force = {**dict(SparkConf().getAll()), **settings}  # spark-defaults.conf, and ours
     settings.update(check_cluster(options.master, in_force))
@@ -208,5 +214,6 @@ def stop_jvm(seconds_max: float = JVM_STOP_SECONDS_MAX) -> None:
             process.kill()
             process.wait()
         SparkContext._gateway = SparkContext._jvm = None
+        wait_for_the_rest(seconds_max)
     _folders.clear()
     _rest.close()

@@ -1,0 +1,68 @@
+"""What Java says on standard error, without the lines that every start of Spark prints.
+
+Those come before any setting of logging counts: one from Java itself, three from Spark's shell. All
+else passes, byte for byte and at once; who sets Spark's logging gets all of it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+STDERR = 2
+_CHUNK_BYTES = 65536
+NOISE = (
+    b"WARNING: Using incubator modules: jdk.incubator.vector",
+    b"Setting default log level to ",
+    b"To adjust logging level use sc.setLogLevel(newLevel).",
+    b"Setting Spark log level to ",
+)
+
+
+_threads: list[threading.Thread] = []  # of this process's JVM: one, or none
+
+
+@contextmanager
+def without_noise() -> Iterator[int]:
+    """A file for a child's standard error; it may use it after this has ended, as long as we live.
+
+    A thread passes on what comes, until nobody has the file open any more.
+    """
+    source, target = os.pipe()
+    _threads[:] = [threading.Thread(target=_pass_on, args=(source,), name="java says", daemon=True)]
+    _threads[0].start()
+    try:
+        yield target
+    finally:
+        os.close(target)
+
+
+def wait_for_the_rest(seconds_max: float) -> None:
+    """Until all is passed on that a child said which is gone."""
+    for thread in _threads:
+        thread.join(seconds_max)
+
+
+def _pass_on(source: int) -> None:
+    rest = b""
+    while data := os.read(source, _CHUNK_BYTES):
+        shown, rest = quiet(rest + data)
+        _show(shown)
+    _show(rest)
+    os.close(source)
+
+
+def quiet(data: bytes) -> tuple[bytes, bytes]:
+    """What of it is to be shown now, and the beginning of a line that may yet turn out as noise."""
+    *lines, last = data.split(b"\n")
+    shown = b"".join(line + b"\n" for line in lines if not line.startswith(NOISE))
+    if any(noise.startswith(last) or last.startswith(noise) for noise in NOISE):
+        return shown, last
+    return shown + last, b""
+
+
+def _show(data: bytes) -> None:
+    while data:
+        data = data[os.write(STDERR, data) :]

@@ -1,0 +1,63 @@
+"""What every start of Spark prints is not shown, and all else is, byte for byte."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+
+import pytest
+
+from lapse.spark.session.noise import NOISE, quiet
+
+START = (
+    b"WARNING: Using incubator modules: jdk.incubator.vector\n"
+    b'Setting default log level to "WARN".\n'
+    b"To adjust logging level use sc.setLogLevel(newLevel). For SparkR, use setLogLevel(new).\n"
+    b'Setting Spark log level to "ERROR".\n'
+)
+SAID = b"Error: it is \xff wrong\n\tat org.apache\n\nWARNING: sun.misc.Unsafe\nno end"
+
+
+def shown(parts: Iterable[bytes]) -> bytes:
+    found, rest = b"", b""
+    for part in parts:
+        now, rest = quiet(rest + part)
+        found += now
+    return found + rest
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [(START, b""), (SAID, SAID), (START + SAID, SAID), (SAID + b"\n" + START, SAID + b"\n")],
+)
+def test_in_parts_of_any_size(size: int, said: bytes, expected: bytes) -> None:
+    assert shown(said[n : n + size] for n in range(0, len(said), size)) == expected
+
+
+def test_a_line_that_cannot_be_noise_is_shown_before_it_ends() -> None:
+    for said in (b"Password: ", b"WARNING: Using a"):
+        assert quiet(said) == (said, b"")
+    assert quiet(NOISE[0][:20]) == (b"", NOISE[0][:20])
+
+
+def test_a_child_and_its_own_write_through_it() -> None:
+    """Also after the start, and until the last one that has it open is gone."""
+    program = """
+import os, subprocess, sys
+from lapse.spark.session.noise import wait_for_the_rest, without_noise
+child = "import sys; sys.stdin.read(); print(sys.argv[1], file=sys.stderr)"
+with without_noise() as stderr:
+    children = [
+        subprocess.Popen([sys.executable, "-c", child, text], stdin=subprocess.PIPE, stderr=stderr)
+        for text in ("Setting default log level to WARN", "something is wrong")
+    ]
+for one in children:
+    one.communicate()
+wait_for_the_rest(60)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "something is wrong\n"
