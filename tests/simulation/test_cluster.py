@@ -18,9 +18,12 @@ from lapse.base.ids import TopicPartition
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.deletion import delete_records_before
 from lapse.client.producer import Producer, ProducerConfig
+from lapse.records.batch import scan_prefix
 from tests.conftest import SCALE
 from tests.simulation.cluster.life import live, logs_of, started
+from tests.simulation.cluster.loop import passes
 from tests.simulation.cluster.world import World
+from tests.support.log.logs import bytes_between
 
 PARTS = 20
 
@@ -58,11 +61,13 @@ def test_who_could_not_begin_after_a_power_cut_is_doubted_the_next_time_too(
         world.close()
 
 
-async def send(world: World, bootstrap: str, records: int, acks: int) -> None:
+async def send(
+    world: World, bootstrap: str, records: int, acks: int, topic: str = "trimmed"
+) -> None:
     config = ProducerConfig(acks=acks, enable_idempotence=False, delivery_timeout_ms=30_000)
     async with Producer(bootstrap, config, clock=world.clock) as producer:
         for n in range(records):
-            await (await producer.send("trimmed", b"k", b"%d" % n, partition=0))
+            await (await producer.send(topic, b"k%d" % n, b"v", partition=0))
 
 
 def test_who_had_records_of_its_own_hears_what_was_deleted_though_nobody_writes_any_more(
@@ -99,6 +104,42 @@ def test_who_had_records_of_its_own_hears_what_was_deleted_though_nobody_writes_
         world.run(story)
     finally:
         world.close()
+
+
+@pytest.mark.parametrize("topic", ["trimmed", "table"])
+def test_a_last_batch_that_came_back_with_another_offset_is_fetched_again(
+    tmp_path: Path, topic: str
+) -> None:
+    """No checksum covers it, and no batch behind it contradicts it: its leader does."""
+    world = World(tmp_path, 3)
+    tp = TopicPartition(topic, 0)
+
+    async def story() -> None:
+        await started(world)
+        await world.until(world.is_whole, 30, "all are in sync")
+        await passes(1)  # all brokers know the topic
+        await send(world, world.bootstrap, 4, acks=-1, topic=topic)
+        leader = world.topics()[topic].states[0].leader
+        one = world.machines[1 if leader != 1 else 2]
+        one.kill()
+        [path] = one.path.glob(f"*/{tp}/*.log")
+        data = bytearray(path.read_bytes())
+        *_, last = scan_prefix(data)[0]
+        data[last["position"] + 7] += 2
+        path.write_bytes(data)
+        await send(world, world.bootstrap, 4, acks=-1, topic=topic)
+        one.start()
+        await world.until(world.is_whole, 60, "all are in sync again")
+        await world.until(lambda: len(contents(world, tp)) == 1, 30, "all have the same")
+
+    try:
+        world.run(story)
+    finally:
+        world.close()
+
+
+def contents(world: World, tp: TopicPartition) -> set[bytes]:
+    return {bytes_between(log, 0, log.log_end_offset) for log in logs_of(world, tp).values()}
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -70,6 +70,7 @@ class LogCore:
         recovery_point: everything below it is synced, or below the log start.
         unflushed: sealed segments of which something may not be synced.
         generation: changes when files change that a plan was made for.
+        is_proven: it was closed in order, or its last batch is known to be the leader's.
         is_syncing: a write to the active segment would have to wait for its sync.
         offline_reason: why it takes no more changes; None while it does.
         refusal: why it takes no writes just now; None while it does.
@@ -84,6 +85,7 @@ class LogCore:
     recovery_point: int
     unflushed: list[Segment]
     generation: int
+    is_proven: bool = True
     is_syncing: bool = False
     is_closed: bool = False
     offline_reason: str | None = None

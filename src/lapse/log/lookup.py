@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,15 @@ class FoundRecord:
 
     offset: int
     timestamp: int
+
+
+class LastBatch(NamedTuple):
+    """What a log ends with, and where it would end without that."""
+
+    base_offset: int
+    last_offset: int
+    crc: int
+    end_before: int
 
 
 class Heads:
@@ -88,6 +98,31 @@ def batch_reaching(
             return FoundBatch(position, batch_size, base_offset)
         position += batch_size
     return None
+
+
+def last_batch(segments: Sequence[Segment]) -> LastBatch | None:
+    """The last batch of a log, by its headers; None where it has none. Raises CorruptData."""
+    segment = next((one for one in reversed(segments) if one.size), None)
+    if segment is None:
+        return None
+    files, size = segment.files(), segment.size
+    index = files.offset_index
+    entry, _ = index.entry_before(segment.end_offset - 1)  # may be the last batch itself
+    ends_with, position = index.entry_before(entry - 1)
+    if position and not _fits(
+        Heads(files.fileno(), os.pread), index.base_offset, position, ends_with, size
+    ):
+        position = 0
+    end_before, found = segment.base_offset, None
+    for rows in walk(files.fileno(), position, size, str(segment.path())):
+        if found is not None:
+            end_before = int(found["last_offset"]) + 1
+        if len(rows) > 1:
+            end_before = int(rows["last_offset"][-2]) + 1
+        found = rows[-1]
+    assert found is not None
+    base_offset, last_offset, crc = (int(found[n]) for n in ("base_offset", "last_offset", "crc"))
+    return LastBatch(base_offset, last_offset, crc, end_before)
 
 
 def _fits(heads: Heads, begin: int, position: int, ends_with: int, size: int) -> bool:

@@ -49,6 +49,7 @@ from lapse.log.flusher import Flusher
 from lapse.log.headers import Pread
 from lapse.log.learner import Learner
 from lapse.log.loader import LoadedLog, OpenOptions, load
+from lapse.log.lookup import LastBatch, last_batch
 from lapse.log.manifest import NO_ERA
 from lapse.log.others import Others, read_others, write_others
 from lapse.log.plain_appender import PlainAppender
@@ -197,6 +198,7 @@ class PartitionLog:
             recovery_point=synced,
             unflushed=[s for s in loaded.sealed if s.end_offset > synced],
             generation=env.clock.now_ms() << _GENERATION_BITS,
+            is_proven=clean_shutdown or state.log_end_offset == state.log_start_offset,
         )
         return PartitionLog(core, loaded, options, kept)
 
@@ -356,6 +358,22 @@ class PartitionLog:
     def latest_epoch(self) -> int:
         """The epoch of the log's last batch, as far as is known; -1 where there is none."""
         return self._appender.epochs.latest
+
+    def unproven(self) -> LastBatch | None:
+        """The last batch after a crash, until a leader has the same one (`prove`).
+
+        Its checksum leaves its base offset out, and no batch behind it contradicts that. Reads a
+        file; raises CorruptData, StorageError.
+        """
+        if self._core.is_proven:
+            return None
+        found = last_batch(self.segments)
+        is_there = found is not None and found.base_offset >= self.log_start_offset
+        return found if is_there else None
+
+    def prove(self) -> None:
+        """What it ends with is right."""
+        self._core.is_proven = True
 
     def end_of_epoch(self, epoch: int) -> EpochEnd | None:
         """Where a leader epoch ended (KIP-101, KIP-320); None where that is unknown."""

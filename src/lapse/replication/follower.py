@@ -9,7 +9,7 @@ lies above is cut off.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from lapse.base.fs import Buffer
@@ -17,6 +17,7 @@ from lapse.base.ids import TopicPartition
 from lapse.kernels import scan
 from lapse.log.directory import LogDirectory
 from lapse.log.epochs import NO_EPOCH
+from lapse.log.lookup import LastBatch
 from lapse.log.partition_log import PartitionLog
 from lapse.records.append_times import NOTHING, AppendTimes
 from lapse.records.batch import scan_prefix
@@ -47,10 +48,11 @@ class Fetched:
 
 
 class Then(Enum):
-    """What came of an answer."""
+    """What came of an answer; UNSAID: not what it was asked for."""
 
     GOES_ON = auto()
     TRUNCATED = auto()
+    UNSAID = auto()
 
 
 def take(log: PartitionLog, directory: LogDirectory, fetched: Fetched, leader_epoch: int) -> Then:
@@ -68,6 +70,45 @@ def take(log: PartitionLog, directory: LogDirectory, fetched: Fetched, leader_ep
     if fetched.log_start_offset > log.log_start_offset:
         log.advance_log_start(min(fetched.log_start_offset, log.high_watermark))
     return Then.GOES_ON
+
+
+def compared_from(log: PartitionLog, last: LastBatch) -> int:
+    """Where an answer begins that tells whether the last batch of a log is right.
+
+    Where the topic is not compacted nothing is left out before it; else a round may have done that.
+    """
+    if log.config.compacts:
+        return last.base_offset
+    return max(last.end_before, log.log_start_offset)
+
+
+def compare(
+    log: PartitionLog, directory: LogDirectory, last: LastBatch, fetched: Fetched, leader_epoch: int
+) -> Then:
+    """Carry out an answer about the last batch of a log, as that is after a crash.
+
+    Where the leader has another one there, this one is damaged in its base offset, which no
+    checksum covers: it is cut off and fetched again. Else the log is proven. No record is taken.
+    `fetched` is `compared_from` there. Raises as `take`.
+    """
+    if fetched.diverging is not None:
+        return take(log, directory, fetched, leader_epoch)
+    rows = scan_prefix(whole_batches(fetched.records))[0]
+    if not len(rows):
+        return Then.UNSAID
+    base_offset, last_offset, crc = (int(rows[0][n]) for n in ("base_offset", "last_offset", "crc"))
+    is_removed = base_offset > last.last_offset and log.config.compacts  # by a round there
+    if is_removed or (base_offset, last_offset, crc) == last[:3]:
+        log.prove()
+        return take(log, directory, replace(fetched, records=b""), leader_epoch)
+    _log.warning(
+        "%s: its last batch, at offsets %d to %d, is not what the leader of epoch %d has at %d to "
+        "%d: cut off from %d on, and fetched again",
+        log.partition, last.base_offset, last.last_offset, leader_epoch, base_offset, last_offset,
+        last.end_before,
+    )  # fmt: skip
+    directory.truncate_log(log.partition, last.end_before)
+    return Then.TRUNCATED
 
 
 def take_at_once(log: PartitionLog, fetched: Fetched, leader_epoch: int) -> bool:

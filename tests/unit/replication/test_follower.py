@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -209,3 +209,112 @@ def test_who_is_wholly_below_the_leader_begins_anew(directory: LogDirectory) -> 
     assert (log.log_start_offset, log.log_end_offset) == (50, 50)
     take(directory, Fetched(raw(49), 60, 50))  # a batch that spans the start
     assert log.log_end_offset == 52
+
+
+# --- after a crash --------------------------------------------------------------------------------
+
+
+LEADERS = [batch(base_offset=offset, name=f"at {offset} ") for offset in (9, 12, 15)]
+ALIKE = [raw(offset) for offset in (9, 12, 15)]
+
+
+def crashed(
+    path: Path, moved_by: int, leaders: Sequence[bytes] = LEADERS, **settings: object
+) -> LogDirectory:
+    """Batches at 0, 3, 6 and 9; the base offset of the last one is another one."""
+    opened = LogDirectory.open(path, env())
+    log = opened.create_log(TP, config(**settings), replicated=True)
+    for data in (raw(0), raw(3), raw(6), leaders[0]):
+        follower.take(log, opened, Fetched(data, 12, 0), 0)
+    file = log.segments[-1].path()
+    opened.close(clean=False)
+    damaged = bytearray(file.read_bytes())
+    damaged[-len(leaders[0]) + 7] += moved_by
+    file.write_bytes(bytes(damaged))
+    opened = LogDirectory.open(path, env())
+    opened.open_log(TP, config(**settings), replicated=True)
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("policy", "leaders"),
+    [("delete", LEADERS), ("compact", LEADERS), ("delete", ALIKE)],
+    ids=["delete", "compact", "all alike"],
+)
+@pytest.mark.parametrize("moved_by", [1, 2, 3, 6])
+def test_a_last_batch_with_another_offset_is_not_the_leaders(
+    tmp_path: Path,
+    moved_by: int,
+    policy: str,
+    leaders: list[bytes],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No checksum covers that field; moved by 6 it stands where the leader has another one."""
+    directory = crashed(tmp_path, moved_by, leaders, cleanup_policy=policy)
+    log = log_of(directory)
+    last = log.unproven()
+    assert last is not None
+    assert (last.base_offset, last.end_before) == (9 + moved_by, 9)
+    first = (follower.compared_from(log, last) - 9) // 3
+    told = Fetched(b"".join(leaders[first:]), 18, 0)
+    assert follower.compare(log, directory, last, told, 0) is Then.TRUNCATED
+    assert log.log_end_offset == 9
+    assert "is not what the leader of epoch 0 has" in caplog.text
+    last = log.unproven()
+    assert last is not None
+    assert (last.base_offset, last.last_offset, last.end_before) == (6, 8, 6)
+    told = Fetched(raw(6) + leaders[0], 18, 0)
+    assert follower.compare(log, directory, last, told, 0) is Then.GOES_ON
+    assert log.unproven() is None
+    assert log.log_end_offset == 9
+    directory.close()
+
+
+def test_a_last_batch_that_is_the_leaders_stays(tmp_path: Path) -> None:
+    directory = crashed(tmp_path, 0)
+    log = log_of(directory)
+    last = log.unproven()
+    assert last is not None
+    for silent in (b"", LEADERS[0][:-1]):
+        assert follower.compare(log, directory, last, Fetched(silent, 12, 0), 0) is Then.UNSAID
+    assert log.unproven() == last
+    told = Fetched(LEADERS[0] + LEADERS[1], 12, 3)
+    assert follower.compare(log, directory, last, told, 0) is Then.GOES_ON
+    assert (log.unproven(), log.log_end_offset) == (None, 12)
+    assert log.log_start_offset == 3, "the leader may not say it again"
+    directory.close()
+
+
+def test_a_last_batch_that_a_round_has_removed_at_the_leader_stays(tmp_path: Path) -> None:
+    directory = crashed(tmp_path, 0)
+    log = log_of(directory)
+    last = log.unproven()
+    assert last is not None
+    assert follower.compare(log, directory, last, Fetched(raw(12), 15, 0), 0) is Then.GOES_ON
+    assert (log.unproven(), log.log_end_offset) == (None, 12)
+    directory.close()
+
+
+def test_where_the_leader_has_parted_that_comes_first(tmp_path: Path) -> None:
+    directory = crashed(tmp_path, 0)
+    log = log_of(directory)
+    last = log.unproven()
+    assert last is not None
+    told = Fetched(b"", -1, -1, (0, 6))
+    assert follower.compare(log, directory, last, told, 1) is Then.TRUNCATED
+    assert log.log_end_offset == 6
+    directory.close()
+
+
+def test_who_began_empty_is_believed(directory: LogDirectory) -> None:
+    take(directory, Fetched(raw(0), 3, 0))
+    assert log_of(directory).unproven() is None
+
+
+def test_who_was_closed_in_order_is_believed(tmp_path: Path) -> None:
+    directory = crashed(tmp_path, 0)
+    directory.close()
+    directory = LogDirectory.open(tmp_path, env())
+    directory.open_log(TP, config(), replicated=True)
+    assert log_of(directory).unproven() is None
+    directory.close()

@@ -28,9 +28,11 @@ from lapse.broker.replicas.follower_session import FollowerSession
 from lapse.broker.replicas.peers import NotLetIn, Peers
 from lapse.client.connection import BrokerConnection
 from lapse.client.fetched import append_times_of
+from lapse.log.lookup import LastBatch
 from lapse.log.partition_log import PartitionLog
 from lapse.log.state import LogState
 from lapse.replication import follower
+from lapse.replication.follower import Then
 from lapse.wire.schema.fetch import (
     NOT_SAID,
     FetchPartition,
@@ -112,6 +114,8 @@ class Fetcher:
         self._begun: dict[TopicPartition, Followed] = {}
         self._asked: dict[TopicPartition, _Asked] = {}
         self._not_before: dict[TopicPartition, float] = {}
+        self._unproven: dict[TopicPartition, LastBatch] = {}
+        self._from_the_end: set[TopicPartition] = set()  # of those: asked so once, in between
         self._session = FollowerSession()
         # Or a follower for which there is nothing would seem to lag.
         self._wait_ms = min(config.replica_fetch_wait_max_ms, config.replica_lag_time_max_ms // 2)
@@ -243,13 +247,18 @@ class Fetcher:
     def _ask(self, tp: TopicPartition, one: Followed) -> _Asked:
         """What to ask for next; as before where nothing has changed: most have nothing new."""
         before, state = self._asked.get(tp), one.log.state
-        if before is not None and before.state is state and before.followed is one:
+        last = None if tp in self._from_the_end else self._unproven.get(tp)
+        offset = state.log_end_offset if last is None else follower.compared_from(one.log, last)
+        if (
+            before is not None and before.state is state and before.followed is one
+            and before.partition.fetch_offset == offset
+        ):  # fmt: skip
             return before
         is_read = bool(self._config.replica_selector_class)  # by consumers, who wait for it
         partition = FetchPartition(
             partition=tp.partition,
             current_leader_epoch=one.epoch,
-            fetch_offset=state.log_end_offset,
+            fetch_offset=offset,
             last_fetched_epoch=one.log.latest_epoch,
             log_start_offset=state.log_start_offset,
             partition_max_bytes=self._config.replica_fetch_max_bytes,
@@ -270,7 +279,7 @@ class Fetcher:
         while left:
             tp, data = left[0]
             one = begun[tp]
-            if data.error_code or not self._partitions.is_online(tp):
+            if data.error_code or tp in self._unproven or not self._partitions.is_online(tp):
                 break
             try:
                 if not follower.take_at_once(one.log, _fetched(data), one.epoch):
@@ -291,12 +300,41 @@ class Fetcher:
                 try:
                     follower.begin(one.log, self._partitions.directory_of(tp), one.epoch)
                     self._prepare(one.copy)
+                    self._compare_first(tp, one.log.unproven())
                 except (LapseError, OSError) as e:
                     self._report(tp, e)
                     continue
             begun[tp] = one
         self._begun = dict(begun)
+        self._unproven = {tp: last for tp, last in self._unproven.items() if tp in begun}
         return begun
+
+    def _compare_first(self, tp: TopicPartition, last: LastBatch | None) -> None:
+        """Have a log that was not closed in order compared with its leader's before it grows."""
+        self._from_the_end.discard(tp)
+        if last is None:
+            self._unproven.pop(tp, None)
+        else:
+            self._unproven[tp] = last
+
+    def _compare(self, tp: TopicPartition, one: Followed, fetched: follower.Fetched) -> Then:
+        """Carry out an answer that may begin at the last batch.
+
+        One without records says nothing: others may have had all the room, or the leader has
+        nothing there, and says so only to who asks from the end on.
+        """
+        directory, last = self._partitions.directory_of(tp), self._unproven[tp]
+        if tp in self._from_the_end:
+            self._from_the_end.discard(tp)
+            if fetched.diverging is None:
+                return Then.UNSAID
+            return follower.take(one.log, directory, fetched, one.epoch)
+        then = follower.compare(one.log, directory, last, fetched, one.epoch)
+        if then is Then.UNSAID:
+            self._from_the_end.add(tp)
+        elif then is Then.GOES_ON:
+            del self._unproven[tp]
+        return then
 
     def _take_all(
         self,
@@ -311,10 +349,13 @@ class Fetcher:
                 troubles[tp] = ErrorCode(data.error_code)
                 continue
             try:
-                directory = self._partitions.directory_of(tp)
-                then = follower.take(one.log, directory, _fetched(data), one.epoch)
+                if tp in self._unproven:
+                    then = self._compare(tp, one, _fetched(data))
+                else:
+                    directory = self._partitions.directory_of(tp)
+                    then = follower.take(one.log, directory, _fetched(data), one.epoch)
                 self._said.pop(tp, None)
-                if then is follower.Then.TRUNCATED:
+                if then is Then.TRUNCATED:
                     del self._begun[tp]
             except KafkaError as e:
                 self._report(tp, e)
@@ -345,6 +386,7 @@ class Fetcher:
         self._leave_out(troubles)
         for tp, code in troubles.items():
             if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                self._unproven.pop(tp, None)  # the leader's log starts above its last batch
                 await self._start_over(tp, begun[tp])
 
     async def _start_over(self, tp: TopicPartition, one: Followed) -> None:
