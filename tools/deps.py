@@ -10,7 +10,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 # command -> Debian package
 WANTED: Mapping[str, str] = {
@@ -25,6 +27,12 @@ WANTED: Mapping[str, str] = {
     "zsh": "zsh",  # these two complete what is typed
     "fish": "fish",
 }
+
+# Programs of packages that bring a service along: only the file is taken, into .tools/bin.
+UNPACKED: Mapping[str, tuple[str, str]] = {
+    "promtool": ("prometheus", "usr/bin/promtool"),  # has alerts fire
+}
+BIN = Path(__file__).resolve().parent.parent / ".tools" / "bin"
 
 
 def missing(present: Sequence[str]) -> list[str]:
@@ -44,7 +52,32 @@ def plan(packages: Sequence[str], *, is_root: bool, has_apt: bool) -> tuple[str,
     return f"installing {names}", True
 
 
+def unpack(command: str) -> int:
+    """Download its package and take the one file out of it."""
+    package, path = UNPACKED[command]
+    print(f"deps: taking {command} out of {package}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        fetch = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", package]
+        if subprocess.call(fetch, cwd=folder) != 0:
+            return 1
+        [archive] = Path(folder).glob("*.deb")
+        if subprocess.call(["dpkg-deb", "-x", str(archive), folder]) != 0:
+            return 1
+        BIN.mkdir(parents=True, exist_ok=True)
+        shutil.move(Path(folder) / path, BIN / command)
+    return 0
+
+
 def main() -> int:
+    code = install_packages()
+    has_apt = shutil.which("apt-get") is not None and shutil.which("dpkg-deb") is not None
+    for command in UNPACKED if has_apt else ():
+        if code == 0 and not (BIN / command).exists():
+            code = unpack(command)
+    return code
+
+
+def install_packages() -> int:
     present = [command for command in WANTED if shutil.which(command)]
     packages = missing(present)
     text, install = plan(

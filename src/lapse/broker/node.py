@@ -18,6 +18,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry
+
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.ids import TopicPartition
@@ -98,6 +100,7 @@ class Node:
     Attributes:
         services: its parts, once started.
         is_serving: whether clients are answered.
+        metrics: what it tells Prometheus, once started.
     """
 
     def __init__(
@@ -130,6 +133,7 @@ class Node:
         self._cluster: Cluster | None = None
         self._when_offline: Callable[[], None] = lambda: None
         self.services: Services
+        self.metrics: CollectorRegistry
 
     def ready_line(self) -> str:
         """What a process says when it serves; scripts wait for it."""
@@ -181,12 +185,14 @@ class Node:
             cleaner.of_cluster = self._cluster.conditions
         control.conditions = cleaner.conditions
         services.conditions.append(cleaner.conditions)
+        self.metrics = metrics.registry(services, cleaner)
         if self._http is not None:
-            registry = metrics.registry(services, cleaner)
             rounds = RoundPages(
                 self._log_dirs[0], self._env.fs, services.clock, services.disk, HttpLogin(services)
             )
-            pages = app(registry, lambda: self.is_serving, partial(self._health, cleaner), rounds)
+            pages = app(
+                self.metrics, lambda: self.is_serving, partial(self._health, cleaner), rounds
+            )
             tls = None if certificates is None else certificates.following()
             http = HttpServer(pages, self._http, tls)
             self._running.push_async_callback(http.stop)
