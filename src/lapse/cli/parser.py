@@ -28,7 +28,9 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:  # type: ignore[override]
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self.error(f"{_unknown(unknown, list(_options_of(self)))}")
+            command = getattr(found, "command", None)
+            asked = next((one for one in below(self) if one.prog == f"{self.prog} {command}"), self)
+            asked.error(_unknown(unknown, list(_options_of(self))))
         return found
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -22,7 +22,7 @@ from lapse.cli.parser import USAGE, below
         (["clean", "DIR", "--partion", "t-0"], "there is no option --partion; did you mean --part"),
         (["clean", "DIR", "--partion=t-0"], "there is no option --partion; did you mean --part"),
         (["topic", "list", "--jsn"], "there is no option --jsn; did you mean --json?"),
-        (["topic", "list", "--frobnicate"], "there is no option --frobnicate; see"),
+        (["topic", "list", "--frobnicate"], "no option --frobnicate; see `lapse topic --"),
         (["clean", "DIR", "EXTRA"], "EXTRA: one word too many"),
         (["clean", "DIR", "--engine", "sprk"], "sprk: there is no such; did you mean spark?"),
         (["clean", "DIR", "--engine", "steam"], "steam: there is no such; allowed: spark, inline"),
