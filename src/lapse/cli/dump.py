@@ -25,8 +25,17 @@ from lapse.base.errors import ConfigError, CorruptData, LapseError, unreadable
 from lapse.cli.dump_files import dump_side_file, side_files
 from lapse.cli.dump_log import DumpOptions, Line, dump_log
 from lapse.cli.dump_topics import DECODERS, NO_DECODER, decoder_for, dump_state, internal_topics
+from lapse.cli.quantities import whole_number
+from lapse.log.segment import base_offset_of
 
 _AUTO = "auto"
+EXAMPLES = """\
+examples:
+  lapse dump /var/lib/kafka/data/orders-0 --no-records
+  lapse dump /var/lib/kafka/data/users-3 --key u-17 --text
+  lapse dump orders-0/00000000000000004711.log --from-offset 4800 --json
+  lapse dump /var/lib/kafka/data --state
+"""
 _INDENTED = {"record", "member", "offset"}
 
 
@@ -43,6 +52,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="hash",
         help="how values longer than 8 bytes are shown (default: %(default)s)",
     )
+    parser.add_argument(
+        "--text", action="store_true", help="keys, values and headers as text, not hexadecimal"
+    )
+    parser.add_argument("--key", metavar="K", help="only records of this key, and their batches")
+    parser.add_argument(
+        "--from-offset", type=whole_number(), default=0, metavar="N",
+        help="only batches and records from here on",
+    )  # fmt: skip
     parser.add_argument(
         "--decode",
         choices=(_AUTO, *DECODERS, NO_DECODER),
@@ -82,23 +99,36 @@ def _files(args: argparse.Namespace, report: Any) -> Iterator[Line]:
     path: Path = args.path
     named = decoder_for((path if path.is_dir() else path.absolute().parent).name)
     decoder = named if args.decode == _AUTO else DECODERS.get(args.decode)
+    if args.key is not None and args.no_records:
+        raise ConfigError("--key: not with --no-records, which looks at no key")
     options = DumpOptions(
-        records=not args.no_records, values=args.values, decode=decoder, report=report
-    )
+        records=not args.no_records, values=args.values, decode=decoder, report=report,
+        as_text=args.text, key=None if args.key is None else os.fsencode(args.key),
+        from_offset=args.from_offset,
+    )  # fmt: skip
     if not path.is_dir():
         yield from dump_log(path, options)
         return
     # A live broker may remove a file once it is listed: then it is not there any more.
-    for log in sorted(path.glob("*.log")):
+    logs = sorted(path.glob("*.log"))
+    for n, log in enumerate(logs):
+        next_base = base_offset_of(logs[n + 1].name) if n + 1 < len(logs) else None
+        if next_base is not None and next_base <= args.from_offset:
+            continue
         with suppress(FileNotFoundError):
             yield from dump_log(log, options)
-    for side in side_files(path):
+    is_about_some = args.key is not None or args.from_offset
+    for side in () if is_about_some else side_files(path):
         with suppress(FileNotFoundError):
             yield dump_side_file(side, side.relative_to(path).as_posix(), report)
 
 
 def _state(args: argparse.Namespace, report: Any) -> Iterator[Line]:
     path: Path = args.path
+    given = {"--text": args.text, "--key": args.key, "--from-offset": args.from_offset or None}
+    for name, value in given.items():
+        if value:
+            raise ConfigError(f"{name}: not with --state, which shows no records")
     if not path.is_dir():
         raise ConfigError(f"--state {path}: allowed is a partition or a log directory")
     if args.decode in DECODERS:

@@ -7,7 +7,7 @@ A v0 or v1 message is a batch of its own; a wrapper's records are the messages i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.errors import CorruptData, LapseError
+from lapse.cli.readable import readable
 from lapse.kernels.layout import (
     CODEC_MASK,
     CONTROL,
@@ -39,6 +40,7 @@ _V0_TYPE_NAME = "NoTimestampType"
 Line = dict[str, Any]
 Report = Callable[[CorruptData], None]
 Decode = Callable[[bytes | None, bytes | None], Line]
+Show = Callable[[bytes], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,22 @@ class DumpOptions:
     Attributes:
         decode: for records of an internal topic.
         report: called with what cannot be read, which is then left out.
+        as_text: keys, values and headers as text, not as hexadecimal digits.
+        key: only records of this key, and the batches that have one.
+        from_offset: only batches and records from here on.
     """
 
     records: bool
     values: str
     decode: Decode | None
     report: Report
+    as_text: bool = False
+    key: bytes | None = None
+    from_offset: int = 0
+
+    def wants(self, record: Record) -> bool:
+        """Whether a record is shown."""
+        return record.offset >= self.from_offset and (self.key is None or record.key == self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +123,33 @@ def _records(data: NDArray[np.uint8], row: np.void, where: str) -> tuple[list[Re
 def dump_log(path: Path, options: DumpOptions) -> Iterator[Line]:
     """Batches of a log file, each with its records."""
     for batch in read_batches(path, options.report, records=options.records):
-        yield _batch(path, batch)
-        if not options.records:
+        if int(batch.row["last_offset"]) < options.from_offset:
             continue
-        for i, record in enumerate(batch.records):
-            line = _record(batch.row, i, record, options.values)
-            if batch.crcs:
-                line["crc"] = batch.crcs[i]
-            if options.decode is not None and not int(batch.row["attributes"]) & CONTROL:
-                try:
-                    line["decoded"] = options.decode(record.key, record.value)
-                except LapseError as e:
-                    position = int(batch.row["position"])
-                    what = f"offset {record.offset}: {e}"
-                    options.report(CorruptData(str(path), position, what))
-            yield line
+        if options.key is not None and not any(map(options.wants, batch.records)):
+            continue
+        yield _batch(path, batch)
+        if options.records:
+            yield from _records_lines(path, batch, options)
+
+
+def _records_lines(path: Path, batch: ReadBatch, options: DumpOptions) -> Iterator[Line]:
+    is_control = bool(int(batch.row["attributes"]) & CONTROL)
+    for i, record in enumerate(batch.records):
+        if not options.wants(record):
+            continue
+        # What a control record has is no text.
+        show = readable if options.as_text and not is_control else _SHOWN[options.values]
+        line = _record(batch.row, i, record, show)
+        if batch.crcs:
+            line["crc"] = batch.crcs[i]
+        if options.decode is not None and not is_control:
+            try:
+                line["decoded"] = options.decode(record.key, record.value)
+            except LapseError as e:
+                position = int(batch.row["position"])
+                what = f"offset {record.offset}: {e}"
+                options.report(CorruptData(str(path), position, what))
+        yield line
 
 
 def _batch(path: Path, batch: ReadBatch) -> Line:
@@ -179,7 +203,8 @@ def sequence_after(sequence: int, n: int) -> int:
     return -1 if sequence < 0 else (sequence + n) & _INT_MAX
 
 
-def _record(row: np.void, i: int, record: Record, values: str) -> Line:
+def _record(row: np.void, i: int, record: Record, show: Show) -> Line:
+    whole = readable if show is readable else bytes.hex
     line = {
         "type": "record",
         "i": i,
@@ -187,8 +212,8 @@ def _record(row: np.void, i: int, record: Record, values: str) -> Line:
         "timestamp": record.timestamp,
         "seq": sequence_after(int(row["base_sequence"]), record.offset - int(row["base_offset"])),
         "size": record.size,
-        "key": None if record.key is None else record.key.hex(),
-        "value": _shown(record.value, values),
+        "key": None if record.key is None else whole(record.key),
+        "value": None if record.value is None else show(record.value),
     }
     if row["magic"] == 2 and int(row["attributes"]) & CONTROL:
         line["control_type"] = control_type(record.key)
@@ -197,13 +222,14 @@ def _record(row: np.void, i: int, record: Record, values: str) -> Line:
     if record.flagged:
         line["tombstone"] = True  # it has a value and is one all the same (ADR-4)
     if record.headers:
-        line["headers"] = [[name, _shown(value, "hex")] for name, value in record.headers]
+        line["headers"] = [[name, v if v is None else whole(v)] for name, v in record.headers]
     return line
 
 
-def _shown(data: bytes | None, mode: str) -> str | None:
-    if data is None:
-        return None
-    if mode == "hex" or len(data) <= _SHORT:
+def _hashed(data: bytes) -> str:
+    if len(data) <= _SHORT:
         return data.hex()
     return f"sha256:{hashlib.sha256(data).hexdigest()[:32]}:{len(data)}"
+
+
+_SHOWN: Mapping[str, Show] = {"hash": _hashed, "hex": bytes.hex}

@@ -390,3 +390,59 @@ def test_sequences_wrap_within_31_bits() -> None:
     assert sequence_after(5, 3) == 8
     assert sequence_after((1 << 31) - 1, 1) == 0
     assert sequence_after(-1, 3) == -1
+
+
+# --- some of it -----------------------------------------------------------------------------------
+
+
+def test_a_key_and_the_batches_that_have_it(
+    segment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (segment.parent / "leader-epoch-checkpoint").write_text("0\n0\n")
+    batch, record = dump(capsys, segment.parent, "--key", "k")[0]
+    assert (batch["base_offset"], record["offset"], record["key"]) == (5, 5, "6b")
+    assert dump(capsys, segment, "--key", "never")[0] == []
+    [batch, record] = dump(capsys, segment, "--key", "")[0]
+    assert (batch["base_offset"], record["offset"]) == (9, 9), "an empty key is one, and null none"
+
+
+def test_from_an_offset_on(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = dump(capsys, segment, "--from-offset", 6)[0]
+    assert [(line["type"], line.get("offset")) for line in lines] == [
+        ("batch", None), ("record", 6), ("batch", None), ("record", 9),
+    ]  # fmt: skip
+    lines = dump(capsys, segment.parent, "--from-offset", 7, "--no-records")[0]
+    assert [line["base_offset"] for line in lines] == [9]
+    assert dump(capsys, segment, "--from-offset", 10)[0] == []
+    (segment.parent / f"{10:020d}.log").write_bytes(b"damaged")
+    segment.write_bytes(b"so is this one")
+    _, said = dump(capsys, segment.parent, "--from-offset", 10, code=1)
+    assert said.count("\n") == 1, "a segment that ends before is not read"
+
+
+def test_as_text(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [line for line in dump(capsys, segment, "--text")[0] if line["type"] == "record"]
+    assert [(r["key"], r["value"]) for r in records] == [
+        ("k", "short"), (None, None), ("", LONG.decode()),
+    ]  # fmt: skip
+    assert records[0]["headers"] == [["h", None], ["h", "\\x01"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--key", "k", "--no-records"], "--key: not with --no-records"),
+        (["--state", "--text"], "--text: not with --state"),
+        (["--state", "--from-offset", "3"], "--from-offset: not with --state"),
+        (["--from-offset", "-1"], "--from-offset"),
+    ],
+)
+def test_what_makes_no_sense_together(
+    segment: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(["dump", str(segment.parent), *words])
+    except SystemExit as e:
+        code = int(str(e.code))
+    assert code == 2
+    assert said in capsys.readouterr().err
