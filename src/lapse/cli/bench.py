@@ -23,6 +23,7 @@ from lapse.base.fs import Fs, RealFs, temporary_folder
 from lapse.base.ids import TopicPartition, random_id
 from lapse.cli import options
 from lapse.cli.output import show_table
+from lapse.cli.parser import Formatter
 from lapse.cli.quantities import byte_size, whole_number
 from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.select import RoundOptions, decide
@@ -49,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="what a round over each log costs",
         description=__doc__,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Formatter,
     )
     options.add_partitions(clean)
     options.add_settings(clean)

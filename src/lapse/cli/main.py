@@ -9,16 +9,18 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import json
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from lapse.base.errors import ConfigError, CorruptData, LapseError, MissingData, unreadable
 from lapse.base.extras import MissingExtra, needed_for, require
-from lapse.cli.parser import USAGE, Parser
+from lapse.cli.parser import USAGE, Formatter, Parser
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ COMMANDS: Mapping[str, Command] = {
 _UNDESCRIBED = {"broker", "topic", "delete-records", "delete-consumed", "bench"}
 
 FINDING, ENVIRONMENT = 1, 3
+HELP = "help.json"  # what help says of each command, made by tools/cli_doc
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -123,11 +126,25 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
         help=command.summary,
         description=None if only in _UNDESCRIBED else module.__doc__,
         epilog=getattr(module, "EXAMPLES", None),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Formatter,
     )
     module.add_options(added)
     added.set_defaults(run=module.run)
     return parser
+
+
+def stored_help(argv: Sequence[str]) -> str | None:
+    """What help says of the command that these words name; None where nobody asks for it.
+
+    Made beforehand: a command's own parser would import all that the command needs.
+    """
+    words = argv[: argv.index("--")] if "--" in argv else argv
+    if not words or words[0] not in COMMANDS or not {"-h", "--help"} & set(words):
+        return None
+    texts = json.loads(Path(__file__).with_name(HELP).read_bytes())
+    verb = f"{words[0]} {words[1]}" if len(words) > 1 else ""
+    found: str | None = texts.get(verb) or texts.get(words[0])
+    return found
 
 
 class _Version(argparse.Action):
@@ -189,6 +206,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parsed(argv: Sequence[str], only: str | None, *, is_ours: bool) -> argparse.Namespace:
     if is_ours:
         os.umask(os.umask(_NO_OTHER_WRITERS) | _NO_OTHER_WRITERS)
+        if (text := stored_help(argv)) is not None:
+            print(text, end="", flush=True)
+            sys.exit(0)
         gc.disable()
     parser = build_parser(only)
     if is_ours:  # all that was imported stays: looking for garbage there is in vain, now and later

@@ -7,6 +7,7 @@ once there is a `--parts`. What is wrong is one line, as everywhere here.
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -14,6 +15,17 @@ from lapse.base.nearest import did_you_mean
 
 USAGE = 2
 _NAMES_MAX = 8
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Fits paragraphs to the terminal; lines that are indented, or are a list, stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002
+        filled = []
+        for paragraph in text.strip("\n").split("\n\n"):
+            is_laid_out = "\n " in f"\n{paragraph}"
+            filled.append(paragraph if is_laid_out else textwrap.fill(paragraph, width))
+        return "\n\n".join(filled) + "\n"
 
 
 class Parser(argparse.ArgumentParser):

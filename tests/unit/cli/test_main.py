@@ -69,6 +69,28 @@ except SystemExit:
     assert told.returncode == 0, told.stderr
 
 
+def test_help_of_every_command_comes_at_once() -> None:
+    """From what was made beforehand; `lapse topic list` too asks no broker for it."""
+    code = """
+import sys
+from lapse.cli.main import COMMANDS, main
+for words in ([*map(str.split, COMMANDS)] + [["topic", "list"], ["rounds", "show", "DIR"]]):
+    sys.argv = ["lapse", *words, "--help"]
+    try:
+        main()
+    except SystemExit as e:
+        assert e.code == 0, words
+loaded = {command.module for command in COMMANDS.values()} | {"numpy", "asyncio", "pyspark"}
+sys.exit(" ".join(loaded & set(sys.modules)) or 0)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    for command in COMMANDS:
+        assert f"usage: lapse {command} " in told.stdout
+    assert "usage: lapse topic list " in told.stdout
+    assert "usage: lapse rounds show " in told.stdout
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
