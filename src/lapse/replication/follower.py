@@ -88,8 +88,10 @@ def compare(
     """Carry out an answer about the last batch of a log, as that is after a crash.
 
     Where the leader has another one there, this one is damaged in its base offset, which no
-    checksum covers: it is cut off and fetched again. Else the log is proven. No record is taken.
-    `fetched` is `compared_from` there. Raises as `take`.
+    checksum covers, or a round has made it smaller on one side alone: it is cut off and fetched
+    again. No more than that: behind any other batch there was one that would have contradicted it,
+    and a leader that has been cleaned further differs all the way down. Then the log is proven. No
+    record is taken. `fetched` is `compared_from` there. Raises as `take`.
     """
     if fetched.diverging is not None:
         return take(log, directory, fetched, leader_epoch)
@@ -108,6 +110,7 @@ def compare(
         last.end_before,
     )  # fmt: skip
     directory.truncate_log(log.partition, last.end_before)
+    log.prove()
     return Then.TRUNCATED
 
 

@@ -260,13 +260,9 @@ def test_a_last_batch_with_another_offset_is_not_the_leaders(
     assert follower.compare(log, directory, last, told, 0) is Then.TRUNCATED
     assert log.log_end_offset == 9
     assert "is not what the leader of epoch 0 has" in caplog.text
-    last = log.unproven()
-    assert last is not None
-    assert (last.base_offset, last.last_offset, last.end_before) == (6, 8, 6)
-    told = Fetched(raw(6) + leaders[0], 18, 0)
-    assert follower.compare(log, directory, last, told, 0) is Then.GOES_ON
-    assert log.unproven() is None
-    assert log.log_end_offset == 9
+    assert log.unproven() is None, "one bit is one batch"
+    assert take(directory, Fetched(b"".join(leaders), 18, 0)) is Then.GOES_ON
+    assert log.log_end_offset == 18
     directory.close()
 
 
@@ -292,6 +288,20 @@ def test_a_last_batch_that_a_round_has_removed_at_the_leader_stays(tmp_path: Pat
     assert last is not None
     assert follower.compare(log, directory, last, Fetched(raw(12), 15, 0), 0) is Then.GOES_ON
     assert (log.unproven(), log.log_end_offset) == (None, 12)
+    directory.close()
+
+
+def test_a_leader_that_was_cleaned_further_costs_one_batch(tmp_path: Path) -> None:
+    """All of its batches are other ones: a follower does not go back batch by batch for that."""
+    directory = crashed(tmp_path, 0)
+    log = log_of(directory)
+    last = log.unproven()
+    assert last is not None
+    smaller = batch(base_offset=9, size=1, name="at 9 ")
+    assert follower.compare(log, directory, last, Fetched(smaller, 12, 0), 0) is Then.TRUNCATED
+    assert (log.log_end_offset, log.unproven()) == (9, None)
+    take(directory, Fetched(smaller, 12, 0))
+    assert log.log_end_offset == 12
     directory.close()
 
 
