@@ -30,7 +30,7 @@ SHELLS = {
         "source ./script; function lapse; printf '[%s]' $argv; end",
     ),
 }
-WAIT_SECONDS = 20
+WAIT_SECONDS = 60
 
 
 class Terminal:
