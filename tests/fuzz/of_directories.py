@@ -6,7 +6,6 @@ refusal is typed, and no record is lost that was sound and lay before the first 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import random
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from lapse.base.errors import CorruptData, KafkaError, LapseError
 from lapse.base.fs import RealFs
 from lapse.cli import dump
+from lapse.cli.main import build_parser
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.lifecycle.decide.select import RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
@@ -184,10 +184,14 @@ def _look(home: Path, rng: random.Random) -> None:
     clock = ManualClock(corpus.NOW)
     told_typed(lambda: read_facts(home, corpus.TP, clock=clock), home)
     told_typed(lambda: aborted_transactions(home, 0, 1 << 40, clock), home)
-    asked = argparse.Namespace(
-        path=home, json=rng.random() < 0.7, no_records=rng.random() < 0.2, values="hash",
-        decode=rng.choice(("auto", "auto", "offsets", "transactions")), state=rng.random() < 0.1,
-    )  # fmt: skip
+    words = ["dump", str(home), "--decode", rng.choice(("auto", "auto", "offsets", "transactions"))]
+    for option, share in {"--json": 0.7, "--no-records": 0.2}.items():
+        words += [option] if rng.random() < share else []
+    if rng.random() < 0.1:
+        words += ["--state"]
+    elif rng.random() < 0.2:
+        words += ["--text", "--from-offset", str(rng.randrange(100))]
+    asked = build_parser("dump").parse_args(words)
     shown, said = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(said):
         code = told_typed(lambda: dump.run(asked), home)

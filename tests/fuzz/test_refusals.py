@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import struct
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import pytest
 
 from lapse.base.errors import CorruptData
 from lapse.base.fs import RealFs
-from lapse.cli import dump
+from lapse.cli.main import main
 from lapse.kernels.crc32c import crc32c
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.commit import CommitEnv, finish_commit, intent_path
@@ -295,10 +294,7 @@ def test_dump_shows_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
     path = tmp_path / f"{0:020d}.log"
     bad = made(FAULTS["key length beyond the record"], Codec.NONE, base_offset=2)
     path.write_bytes(batch(0) + bad + batch(3))
-    asked = argparse.Namespace(
-        path=path, json=True, no_records=False, values="hash", decode="auto", state=False
-    )
-    assert dump.run(asked) == 1
+    assert main(["dump", "--json", str(path)]) == 1
     shown = capsys.readouterr()
     lines = [json.loads(line) for line in shown.out.splitlines()]
     assert [line["type"] for line in lines] == ["batch", "record", "record", "batch", "batch",
