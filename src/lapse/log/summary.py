@@ -19,6 +19,7 @@ transaction or continues one, so both lists may name a producer; the fold over a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -524,6 +525,8 @@ class _Beside(msgspec.Struct, frozen=True):
 
 
 _Kind = TypeVar("_Kind")
+_LONG_MAX = (1 << 63) - 1
+_LONG = re.compile(rb"\d{19,}")  # digits of what may be more than that
 
 
 def _content(path: Path) -> bytes:
@@ -535,7 +538,9 @@ def _content(path: Path) -> bytes:
 
 
 def _decoded(data: bytes, kind: type[_Kind]) -> _Kind | None:
-    """The file's content as this type; None where it does not parse."""
+    """The file's content as this type; None where it does not parse, or a number fits no field."""
+    if any(int(digits) > _LONG_MAX for digits in _LONG.findall(data)):
+        return None
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError):

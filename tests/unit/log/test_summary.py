@@ -253,6 +253,27 @@ def test_half_a_summary_is_none(tmp_path: Path, kept: int) -> None:
     assert read_summary(path) is None
 
 
+@pytest.mark.parametrize(
+    ("damaged", "is_read"),
+    [
+        (b"9223372036854775807", True),
+        (b"9223372036854775808", False),
+        (b"-99999999999999999999", False),
+    ],
+)
+def test_a_number_that_fits_no_field_makes_it_none(
+    tmp_path: Path, damaged: bytes, is_read: bool
+) -> None:
+    """Nothing checks a summary's digits; an append clock beyond all clocks ended in an error."""
+    path = summary_path(tmp_path, KNOWN.base_offset)
+    path.parent.mkdir()
+    name = b'"append_last_ms":'
+    before, after = encode_summary(KNOWN).split(name)
+    path.write_bytes(before + name + damaged + after[after.index(b",") :])
+    assert (read_summary(path) is not None) is is_read
+    assert (read_clock(path) is not None) is is_read
+
+
 def test_the_owners_clock_goes_into_what_a_task_made() -> None:
     made = replace(KNOWN, append_first_ms=1, append_last_ms=2, append_estimated=True)
     assert with_clock_of(made, KNOWN) == KNOWN
