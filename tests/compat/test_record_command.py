@@ -181,8 +181,11 @@ def test_following_goes_on_until_it_is_ended(
     command = [*COMMAND, "consume", topic, "--follow"]
     with (
         (tmp_path / "err").open("wb") as err,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err) as process,
-    ):
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=err,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        ) as process,
+    ):  # fmt: skip
         assert process.stdout is not None
         for n in range(2):
             assert written(topic, b"v%d\n" % n).returncode == 0
