@@ -233,9 +233,14 @@ class Cluster:
                     logger.warning("%s: is removed, and fetched anew, as was asked for", tp)
                     logs.remove_wanted_anew(tp)
 
-    def _read_members(self) -> None:
-        self._members.brokers = self._joining.brokers()
+    def _read_members(self) -> bool:
+        """Whether this broker is among them; where it is not, all stays as it was known."""
+        brokers = self._joining.brokers()
+        if self._config.node_id not in brokers:
+            return False
+        self._members.brokers = brokers
         self._members.controller_id = self._joining.controller()
+        return True
 
     async def start(self, listeners: Mapping[str, tuple[str, int]]) -> None:
         """Say where this broker is, by its listeners' names, and follow what others change.
@@ -317,14 +322,13 @@ class Cluster:
         self._tree.watch([BROKERS, CONTROLLER, *CHANGED], self._notice)
         holds_office = self._joining.take_office()
         brokers = self._joining.brokers()
-        if self._config.node_id not in brokers:
-            return None
         self._tree.watch([f"{BROKERS}/{broker}" for broker in brokers], self._notice)
-        self._read_members()
+        if not self._read_members():
+            return None
         if holds_office:
             try:
                 elect(self.store, self._members.alive, self._moment(), rebalance=self._rebalances())
-                raise_level(self.store, brokers)
+                raise_level(self.store, self._members.brokers)
             except KafkaError as e:
                 if e.code is not ErrorCode.NOT_CONTROLLER:
                     raise
