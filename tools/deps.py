@@ -28,11 +28,11 @@ WANTED: Mapping[str, str] = {
     "fish": "fish",
 }
 
-# Programs of packages that bring a service along: only the file is taken, into .tools/bin.
+# Programs of packages that bring a service along: only the file is taken, into build/bin.
 UNPACKED: Mapping[str, tuple[str, str]] = {
     "promtool": ("prometheus", "usr/bin/promtool"),  # has alerts fire
 }
-BIN = Path(__file__).resolve().parent.parent / ".tools" / "bin"
+BIN = Path(__file__).resolve().parent.parent / "build" / "bin"
 
 
 def missing(present: Sequence[str]) -> list[str]:

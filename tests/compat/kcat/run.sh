@@ -34,7 +34,7 @@ metadata_list() {
 round_trip() { # codec
     topic=$run-codec-$1
     numbered 1 200 | awk '{ print "key-" NR "=" $0 " " $0 " " $0 }' >sent
-    produce -t "$topic" -K= -H h=1 -H h=2 -X "compression.codec=$1" -X linger.ms=100 <sent 2>said ||
+    produce -t "$topic" -K= -H h=1 -H h=2 -X "compression.codec=$1" -X linger.ms=1000 <sent 2>said ||
         fails "$(cat said)" || return
     # Against a broker that it takes for one without codecs kcat writes plain batches and says so.
     ! grep -qi 'not compress' said || fails "$(cat said)" || return
