@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,41 @@ def test_a_last_batch_that_came_back_with_another_offset_is_fetched_again(
         one.start()
         await world.until(world.is_whole, 60, "all are in sync again")
         await world.until(lambda: len(contents(world, tp)) == 1, 30, "all have the same")
+
+    try:
+        world.run(story)
+    finally:
+        world.close()
+
+
+def test_a_last_batch_where_the_leader_ends_is_cut_off(tmp_path: Path) -> None:
+    """The leader has nothing there, and an empty answer may also mean that others had the room."""
+    world = World(tmp_path, 3)
+    tp = TopicPartition("trimmed", 0)
+
+    async def story() -> None:
+        await started(world)
+        await world.until(world.is_whole, 30, "all are in sync")
+        await passes(1)
+        await send(world, world.bootstrap, 4, acks=-1)
+        old = world.machines[world.topics()["trimmed"].states[0].leader]
+        others = [one for one in world.machines.values() if one is not old]
+        ways = {(old.name, one.name) for one in others}
+        world.network.hold(ways | {way[::-1] for way in ways})
+        old.set_cut_off(is_cut_off=True)
+        await send(world, f"127.0.0.1:{old.port}", 1, acks=1)
+        old.kill()
+        await world.until(
+            lambda: world.topics()["trimmed"].states[0].leader not in {-1, old.number}, 30, "led"
+        )
+        old.set_cut_off(is_cut_off=False)
+        world.network.free()
+        old.start()
+        await world.until(world.is_whole, 60, "all are in sync again")
+        logs = partial(logs_of, world, tp)
+        await world.until(
+            lambda: {log.log_end_offset for log in logs().values()} == {4}, 30, "all end there"
+        )
 
     try:
         world.run(story)

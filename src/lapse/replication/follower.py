@@ -12,6 +12,9 @@ import logging
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lapse.base.fs import Buffer
 from lapse.base.ids import TopicPartition
 from lapse.kernels import scan
@@ -75,10 +78,9 @@ def take(log: PartitionLog, directory: LogDirectory, fetched: Fetched, leader_ep
 def compared_from(log: PartitionLog, last: LastBatch) -> int:
     """Where an answer begins that tells whether the last batch of a log is right.
 
-    Where the topic is not compacted nothing is left out before it; else a round may have done that.
+    Not at that batch: who asks for an offset says that it has all before, and where the base offset
+    is wrong it has not.
     """
-    if log.config.compacts:
-        return last.base_offset
     return max(last.end_before, log.log_start_offset)
 
 
@@ -91,27 +93,43 @@ def compare(
     checksum covers, or a round has made it smaller on one side alone: it is cut off and fetched
     again. No more than that: behind any other batch there was one that would have contradicted it,
     and a leader that has been cleaned further differs all the way down. Then the log is proven. No
-    record is taken. `fetched` is `compared_from` there. Raises as `take`.
+    record is taken. `fetched` is `compared_from` there; without records it is UNSAID, since others
+    may have had all the room. Raises as `take`.
     """
     if fetched.diverging is not None:
         return take(log, directory, fetched, leader_epoch)
     rows = scan_prefix(whole_batches(fetched.records))[0]
     if not len(rows):
         return Then.UNSAID
-    base_offset, last_offset, crc = (int(rows[0][n]) for n in ("base_offset", "last_offset", "crc"))
-    is_removed = base_offset > last.last_offset and log.config.compacts  # by a round there
-    if is_removed or (base_offset, last_offset, crc) == last[:3]:
+    if _is_right(last, rows, compacts=log.config.compacts):
         log.prove()
         return take(log, directory, replace(fetched, records=b""), leader_epoch)
     _log.warning(
-        "%s: its last batch, at offsets %d to %d, is not what the leader of epoch %d has at %d to "
-        "%d: cut off from %d on, and fetched again",
-        log.partition, last.base_offset, last.last_offset, leader_epoch, base_offset, last_offset,
-        last.end_before,
+        "%s: its last batch, at offsets %d to %d, is not what the leader of epoch %d has from %d "
+        "on: cut off, and fetched again",
+        log.partition, last.base_offset, last.last_offset, leader_epoch, last.end_before,
     )  # fmt: skip
     directory.truncate_log(log.partition, last.end_before)
     log.prove()
     return Then.TRUNCATED
+
+
+def _is_right(last: LastBatch, rows: NDArray[np.void], *, compacts: bool) -> bool:
+    """Whether a leader with these batches, one at least, has the last batch of this log, too.
+
+    Where a topic is compacted the leader may have removed it, and rounds here may have removed what
+    was before it; but not one that is the same: that is the place where it belongs.
+    """
+    same = rows["crc"] == last.crc
+    there = same & (rows["base_offset"] == last.base_offset)
+    there &= rows["last_offset"] == last.last_offset
+    before = rows["last_offset"] < last.base_offset
+    behind = rows["base_offset"] > last.last_offset
+    if not compacts:
+        return bool(there[0])
+    if there.any():
+        return not (same & before).any()
+    return bool(behind.any() and (before | behind).all())
 
 
 def take_at_once(log: PartitionLog, fetched: Fetched, leader_epoch: int) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 from lapse.base.errors import CorruptData
 from lapse.log.directory import LogDirectory
+from lapse.log.lookup import LastBatch
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import ActiveSegment
 from lapse.replication import follower
@@ -236,10 +237,16 @@ def crashed(
     return opened
 
 
+def last_of(log: PartitionLog) -> LastBatch:
+    last = log.unproven()
+    assert last is not None
+    return last
+
+
 @pytest.mark.parametrize(
     ("policy", "leaders"),
-    [("delete", LEADERS), ("compact", LEADERS), ("delete", ALIKE)],
-    ids=["delete", "compact", "all alike"],
+    [("delete", LEADERS), ("compact", LEADERS), ("delete", ALIKE), ("compact", ALIKE)],
+    ids=["delete", "compact", "all alike", "all alike, compact"],
 )
 @pytest.mark.parametrize("moved_by", [1, 2, 3, 6])
 def test_a_last_batch_with_another_offset_is_not_the_leaders(
@@ -252,11 +259,10 @@ def test_a_last_batch_with_another_offset_is_not_the_leaders(
     """No checksum covers that field; moved by 6 it stands where the leader has another one."""
     directory = crashed(tmp_path, moved_by, leaders, cleanup_policy=policy)
     log = log_of(directory)
-    last = log.unproven()
-    assert last is not None
+    last = last_of(log)
     assert (last.base_offset, last.end_before) == (9 + moved_by, 9)
-    first = (follower.compared_from(log, last) - 9) // 3
-    told = Fetched(b"".join(leaders[first:]), 18, 0)
+    assert follower.compared_from(log, last) == 9, "it says to have no more than it has"
+    told = Fetched(b"".join(leaders), 18, 0)
     assert follower.compare(log, directory, last, told, 0) is Then.TRUNCATED
     assert log.log_end_offset == 9
     assert "is not what the leader of epoch 0 has" in caplog.text
@@ -269,8 +275,7 @@ def test_a_last_batch_with_another_offset_is_not_the_leaders(
 def test_a_last_batch_that_is_the_leaders_stays(tmp_path: Path) -> None:
     directory = crashed(tmp_path, 0)
     log = log_of(directory)
-    last = log.unproven()
-    assert last is not None
+    last = last_of(log)
     for silent in (b"", LEADERS[0][:-1]):
         assert follower.compare(log, directory, last, Fetched(silent, 12, 0), 0) is Then.UNSAID
     assert log.unproven() == last
@@ -284,8 +289,7 @@ def test_a_last_batch_that_is_the_leaders_stays(tmp_path: Path) -> None:
 def test_a_last_batch_that_a_round_has_removed_at_the_leader_stays(tmp_path: Path) -> None:
     directory = crashed(tmp_path, 0)
     log = log_of(directory)
-    last = log.unproven()
-    assert last is not None
+    last = last_of(log)
     assert follower.compare(log, directory, last, Fetched(raw(12), 15, 0), 0) is Then.GOES_ON
     assert (log.unproven(), log.log_end_offset) == (None, 12)
     directory.close()
@@ -295,8 +299,7 @@ def test_a_leader_that_was_cleaned_further_costs_one_batch(tmp_path: Path) -> No
     """All of its batches are other ones: a follower does not go back batch by batch for that."""
     directory = crashed(tmp_path, 0)
     log = log_of(directory)
-    last = log.unproven()
-    assert last is not None
+    last = last_of(log)
     smaller = batch(base_offset=9, size=1, name="at 9 ")
     assert follower.compare(log, directory, last, Fetched(smaller, 12, 0), 0) is Then.TRUNCATED
     assert (log.log_end_offset, log.unproven()) == (9, None)
@@ -305,11 +308,27 @@ def test_a_leader_that_was_cleaned_further_costs_one_batch(tmp_path: Path) -> No
     directory.close()
 
 
+def test_what_rounds_have_removed_here_alone_is_no_fault(tmp_path: Path) -> None:
+    """The leader still has a batch where this log has none."""
+    opened = LogDirectory.open(tmp_path, env())
+    log = opened.create_log(TP, config(), replicated=True)
+    for data in (raw(0), LEADERS[0], LEADERS[2]):
+        follower.take(log, opened, Fetched(data, 18, 0), 0)
+    opened.close(clean=False)
+    opened = LogDirectory.open(tmp_path, env())
+    log = opened.open_log(TP, config(), replicated=True)
+    last = last_of(log)
+    assert (last.base_offset, follower.compared_from(log, last)) == (15, 12)
+    told = Fetched(LEADERS[1] + LEADERS[2], 18, 0)
+    assert follower.compare(log, opened, last, told, 0) is Then.GOES_ON
+    assert log.log_end_offset == 18
+    opened.close()
+
+
 def test_where_the_leader_has_parted_that_comes_first(tmp_path: Path) -> None:
     directory = crashed(tmp_path, 0)
     log = log_of(directory)
-    last = log.unproven()
-    assert last is not None
+    last = last_of(log)
     told = Fetched(b"", -1, -1, (0, 6))
     assert follower.compare(log, directory, last, told, 1) is Then.TRUNCATED
     assert log.log_end_offset == 6

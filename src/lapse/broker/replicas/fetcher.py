@@ -48,6 +48,12 @@ from lapse.wire.schema.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from lapse.wire.schema.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +121,7 @@ class Fetcher:
         self._asked: dict[TopicPartition, _Asked] = {}
         self._not_before: dict[TopicPartition, float] = {}
         self._unproven: dict[TopicPartition, LastBatch] = {}
-        self._from_the_end: set[TopicPartition] = set()  # of those: asked so once, in between
+        self._unsaid: set[TopicPartition] = set()  # of those: the last answer told nothing
         self._session = FollowerSession()
         # Or a follower for which there is nothing would seem to lag.
         self._wait_ms = min(config.replica_fetch_wait_max_ms, config.replica_lag_time_max_ms // 2)
@@ -247,7 +253,7 @@ class Fetcher:
     def _ask(self, tp: TopicPartition, one: Followed) -> _Asked:
         """What to ask for next; as before where nothing has changed: most have nothing new."""
         before, state = self._asked.get(tp), one.log.state
-        last = None if tp in self._from_the_end else self._unproven.get(tp)
+        last = self._unproven.get(tp)
         offset = state.log_end_offset if last is None else follower.compared_from(one.log, last)
         if (
             before is not None and before.state is state and before.followed is one
@@ -311,28 +317,19 @@ class Fetcher:
 
     def _compare_first(self, tp: TopicPartition, last: LastBatch | None) -> None:
         """Have a log that was not closed in order compared with its leader's before it grows."""
-        self._from_the_end.discard(tp)
         if last is None:
             self._unproven.pop(tp, None)
         else:
             self._unproven[tp] = last
 
-    def _compare(self, tp: TopicPartition, one: Followed, fetched: follower.Fetched) -> Then:
-        """Carry out an answer that may begin at the last batch.
-
-        One without records says nothing: others may have had all the room, or the leader has
-        nothing there, and says so only to who asks from the end on.
-        """
-        directory, last = self._partitions.directory_of(tp), self._unproven[tp]
-        if tp in self._from_the_end:
-            self._from_the_end.discard(tp)
-            if fetched.diverging is None:
-                return Then.UNSAID
+    def _take(self, tp: TopicPartition, one: Followed, fetched: follower.Fetched) -> Then:
+        directory, last = self._partitions.directory_of(tp), self._unproven.get(tp)
+        if last is None:
             return follower.take(one.log, directory, fetched, one.epoch)
         then = follower.compare(one.log, directory, last, fetched, one.epoch)
         if then is Then.UNSAID:
-            self._from_the_end.add(tp)
-        elif then is Then.GOES_ON:
+            self._unsaid.add(tp)
+        else:
             del self._unproven[tp]
         return then
 
@@ -349,11 +346,7 @@ class Fetcher:
                 troubles[tp] = ErrorCode(data.error_code)
                 continue
             try:
-                if tp in self._unproven:
-                    then = self._compare(tp, one, _fetched(data))
-                else:
-                    directory = self._partitions.directory_of(tp)
-                    then = follower.take(one.log, directory, _fetched(data), one.epoch)
+                then = self._take(tp, one, _fetched(data))
                 self._said.pop(tp, None)
                 if then is Then.TRUNCATED:
                     del self._begun[tp]
@@ -388,6 +381,36 @@ class Fetcher:
             if code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._unproven.pop(tp, None)  # the leader's log starts above its last batch
                 await self._start_over(tp, begun[tp])
+        for tp in self._unsaid & begun.keys():
+            await self._look_for_parting(tp, begun[tp])
+        self._unsaid.clear()
+
+    async def _look_for_parting(self, tp: TopicPartition, one: Followed) -> None:
+        """The leader told nothing of the last batch: it may end before that.
+
+        It says so itself only to who asks for what is behind it.
+        """
+        assert self._connection is not None
+        epoch = one.log.latest_epoch
+        asked = OffsetForLeaderPartition(
+            partition=tp.partition, current_leader_epoch=one.epoch, leader_epoch=epoch
+        )
+        request = OffsetForLeaderEpochRequest(
+            replica_id=self._config.node_id,
+            topics=(OffsetForLeaderTopic(topic=tp.topic, partitions=(asked,)),),
+        )
+        answer = await self._connection.request(
+            request, OffsetForLeaderEpochResponse, timeout_seconds=self._patience_seconds
+        )
+        [topic] = answer.topics
+        [found] = topic.partitions
+        end = found.leader_epoch, found.end_offset
+        if found.error_code or found.leader_epoch < 0 or end >= (epoch, one.log.log_end_offset):
+            return
+        parted = follower.Fetched(b"", -1, -1, diverging=end)
+        directory = self._partitions.directory_of(tp)
+        await self._disk.run(follower.take, one.log, directory, parted, one.epoch)
+        self._begun.pop(tp, None)
 
     async def _start_over(self, tp: TopicPartition, one: Followed) -> None:
         """The leader does not have what follows here: its log starts above, or ends below."""
