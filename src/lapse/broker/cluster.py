@@ -234,9 +234,13 @@ class Cluster:
                     logs.remove_wanted_anew(tp)
 
     def _read_members(self) -> bool:
-        """Whether this broker is among them; where it is not, all stays as it was known."""
+        """Whether this broker is among them; where it is not, all stays as it was known.
+
+        Another one may have its id, once its session has ended.
+        """
         brokers = self._joining.brokers()
-        if self._config.node_id not in brokers:
+        mine = brokers.get(self._config.node_id)
+        if mine is None or mine.epoch != self._members.epoch:
             return False
         self._members.brokers = brokers
         self._members.controller_id = self._joining.controller()
