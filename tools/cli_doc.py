@@ -7,7 +7,7 @@ writes nothing and exits 1 if one of them is not what it would write. A unit tes
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import json
 import os
 import sys
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from lapse.cli.main import COMMANDS, HELP, build_parser
 from lapse.cli.parser import below
+from tools.pages import write_or_check
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = ROOT / "src" / "lapse" / "cli" / HELP
@@ -35,17 +36,22 @@ to: [command-line.md](command-line.md).
 
 def texts() -> Mapping[str, str]:
     """The help of each command and of each verb, by the words that lead there."""
+    with _wide():
+        parsers = [one for name in COMMANDS for one in below(build_parser(name))]
+        return {one.prog.removeprefix("lapse "): one.format_help() for one in parsers}
+
+
+@contextlib.contextmanager
+def _wide() -> Iterator[None]:
+    """Argparse asks the environment for the width of a terminal."""
+    before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = str(COLUMNS)
-    found = {}
-    for name in COMMANDS:
-        for path, parser in _parsers(name):
-            found[path] = parser.format_help()
-    return found
-
-
-def _parsers(name: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    for parser in below(build_parser(name)):
-        yield parser.prog.removeprefix("lapse "), parser
+    try:
+        yield
+    finally:
+        del os.environ["COLUMNS"]
+        if before is not None:
+            os.environ["COLUMNS"] = before
 
 
 def page(found: Mapping[str, str]) -> str:
@@ -57,21 +63,15 @@ def page(found: Mapping[str, str]) -> str:
     return "".join(parts)
 
 
+def wanted() -> Mapping[Path, str]:
+    """Both files."""
+    found = texts()
+    return {TEXTS: json.dumps(found, indent=1, ensure_ascii=False) + "\n", PAGE: page(found)}
+
+
 def main(argv: list[str]) -> int:
     """Write or check."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing")
-    check: bool = parser.parse_args(argv).check
-    found = texts()
-    wanted = {TEXTS: json.dumps(found, indent=1, ensure_ascii=False) + "\n", PAGE: page(found)}
-    if not check:
-        for path, text in wanted.items():
-            path.write_text(text, encoding="utf-8")
-        return 0
-    stale = [p.name for p, t in wanted.items() if not p.exists() or p.read_text("utf-8") != t]
-    if stale:
-        print(f"{', '.join(stale)}: not current; run {COMMAND}", file=sys.stderr)
-    return 1 if stale else 0
+    return write_or_check(argv, __doc__, COMMAND, wanted)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ exits 1 if the page is not what it would write. A unit test checks the same.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 
 from lapse.broker.api.table import ADVERTISED, APIS
 from tools import defaults
+from tools.pages import write_or_check
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "compatibility.md"
@@ -255,17 +255,7 @@ def _rows(rows: Iterable[Iterable[str]]) -> Iterator[str]:
 
 def main(argv: list[str]) -> int:
     """Write or check."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing")
-    check: bool = parser.parse_args(argv).check
-    wanted = page()
-    if check:
-        current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == wanted
-        if not current:
-            print(f"{PAGE.name} is not current: run {COMMAND}", file=sys.stderr)
-        return 0 if current else 1
-    PAGE.write_text(wanted, encoding="utf-8")
-    return 0
+    return write_or_check(argv, __doc__, COMMAND, lambda: {PAGE: page()})
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ exits 1 if the page is not what it would write. A unit test checks the same.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.spark.scan.options import IN_WRITING, OPTIONS, WITHOUT_EFFECT
+from tools.pages import write_or_check
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "kafka-connector.md"
 COMMAND = ".venv/bin/python -m tools.connector_doc"
@@ -128,17 +128,8 @@ the topic's id beside them, so that a topic that was made anew is noticed.
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 if it differs")
-    check: bool = parser.parse_args(argv).check
-    wanted = page()
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == wanted:
-        return 0
-    if check:
-        sys.stderr.write(f"{PAGE.name} is not current: {COMMAND}\n")
-        return 1
-    PAGE.write_text(wanted, encoding="utf-8")
-    return 0
+    """Write or check."""
+    return write_or_check(argv, __doc__, COMMAND, lambda: {PAGE: page()})
 
 
 if __name__ == "__main__":

@@ -52,28 +52,30 @@ def plan(packages: Sequence[str], *, is_root: bool, has_apt: bool) -> tuple[str,
     return f"installing {names}", True
 
 
-def unpack(command: str) -> int:
-    """Download its package and take the one file out of it."""
+def unpack(command: str) -> bool:
+    """Download its package and take the one file out of it; whether that worked."""
     package, path = UNPACKED[command]
     print(f"deps: taking {command} out of {package}", flush=True)
+    fetch = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", package]
     with tempfile.TemporaryDirectory() as folder:
-        fetch = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", package]
         if subprocess.call(fetch, cwd=folder) != 0:
-            return 1
+            subprocess.call(["apt-get", "-qq", "update"])  # it may know no packages yet
+            if subprocess.call(fetch, cwd=folder) != 0:
+                return False
         [archive] = Path(folder).glob("*.deb")
         if subprocess.call(["dpkg-deb", "-x", str(archive), folder]) != 0:
-            return 1
+            return False
         BIN.mkdir(parents=True, exist_ok=True)
         shutil.move(Path(folder) / path, BIN / command)
-    return 0
+    return True
 
 
 def main() -> int:
     code = install_packages()
     has_apt = shutil.which("apt-get") is not None and shutil.which("dpkg-deb") is not None
     for command in UNPACKED if has_apt else ():
-        if code == 0 and not (BIN / command).exists():
-            code = unpack(command)
+        if not (BIN / command).exists() and not unpack(command):
+            print(f"deps: no {command}: the tests that need it skip", flush=True)
     return code
 
 

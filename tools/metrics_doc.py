@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from lapse.base.config import broker_config
 from lapse.base.fs import RealFs
 from lapse.broker.node import Node
 from lapse.log.env import LogEnv
+from tools.pages import write_or_check
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 COMMAND = ".venv/bin/python -m tools.metrics_doc"
@@ -102,17 +102,7 @@ def _rows(metrics: Iterable[Served]) -> str:
 
 def main(argv: list[str]) -> int:
     """Write or check."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing")
-    check: bool = parser.parse_args(argv).check
-    wanted = page()
-    if check:
-        current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == wanted
-        if not current:
-            print(f"{PAGE.name} is not current: run {COMMAND}", file=sys.stderr)
-        return 0 if current else 1
-    PAGE.write_text(wanted, encoding="utf-8")
-    return 0
+    return write_or_check(argv, __doc__, COMMAND, lambda: {PAGE: page()})
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -19,6 +18,7 @@ from lapse.base.config import (
     TOPIC_SETTINGS,
 )
 from lapse.base.setting import Setting
+from tools.pages import write_or_check
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 COMMAND = ".venv/bin/python -m tools.settings_doc"
@@ -121,17 +121,7 @@ def _synonyms(setting: Setting) -> str:
 
 def main(argv: list[str]) -> int:
     """Write or check."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing")
-    check: bool = parser.parse_args(argv).check
-    wanted = page()
-    if check:
-        current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == wanted
-        if not current:
-            print(f"{PAGE.name} is not current: run {COMMAND}", file=sys.stderr)
-        return 0 if current else 1
-    PAGE.write_text(wanted, encoding="utf-8")
-    return 0
+    return write_or_check(argv, __doc__, COMMAND, lambda: {PAGE: page()})
 
 
 if __name__ == "__main__":

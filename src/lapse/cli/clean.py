@@ -28,7 +28,7 @@ from lapse.base.extras import needed_for
 from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
-from lapse.cli.confirm import add_yes, agreed
+from lapse.cli.confirm import add_yes, agreed, listed
 from lapse.cli.output import progress_bar, say_starting, show_table
 from lapse.cli.quantities import byte_size, whole_number
 from lapse.cli.task_memory import memory_of
@@ -67,7 +67,6 @@ examples:
   lapse clean KAFKA-LOGS --partition orders-0 --to CLEANED -c cleanup.policy=compact
   lapse clean KAFKA-LOGS --force --json
 """
-_NAMES_MAX = 8  # that a question names
 _DONE = {RoundKind.CLEAN: "cleaned", RoundKind.TRIM: "trimmed"}
 
 
@@ -165,8 +164,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _question(logdir: Path, due: Iterable[TopicPartition]) -> str:
     names = sorted(map(str, due))
-    shown = ", ".join(names[:_NAMES_MAX]) + (", …" if len(names) > _NAMES_MAX else "")
-    return f"clean {len(names)} log{'s'[: len(names) != 1]} in {logdir}, in place: {shown}?"
+    return f"clean {len(names)} log{'s'[: len(names) != 1]} in {logdir}, in place: {listed(names)}?"
 
 
 def configs_of(

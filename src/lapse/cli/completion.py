@@ -11,7 +11,8 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from lapse.base.extras import MissingExtra
+from lapse.base.extras import MissingExtra, needed_for
+from lapse.cli.parser import verbs_of
 
 EXAMPLES = """\
 examples:
@@ -72,15 +73,16 @@ def places() -> Iterator[Place]:
     yield _place("", build_parser())
     for name in COMMANDS:
         try:
-            parser = build_parser(name)
+            with needed_for(f"lapse {name}"):
+                parser = build_parser(name)
         except MissingExtra:
             continue  # its name is offered, and it says what to install
-        yield from _places(name, _verbs(parser)[name])
+        yield from _places(name, verbs_of(parser)[name])
 
 
 def _places(path: str, parser: argparse.ArgumentParser) -> Iterator[Place]:
     yield _place(path, parser)
-    for verb, below in _verbs(parser).items():
+    for verb, below in verbs_of(parser).items():
         yield from _places(f"{path} {verb}", below)
 
 
@@ -107,13 +109,6 @@ def _option(action: argparse.Action, parser: argparse.ArgumentParser) -> Option:
 
 def _choices(action: argparse.Action) -> tuple[str, ...]:
     return tuple(str(choice) for choice in action.choices or ())
-
-
-def _verbs(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            return dict(action.choices)
-    return {}
 
 
 def _line(text: str | None) -> str:
@@ -148,10 +143,12 @@ complete -o default -F _lapse lapse
 _ZSH_FIRST = "autoload -Uz bashcompinit && bashcompinit\n"
 
 
+def _steps(found: list[Place]) -> list[str]:
+    """What leads from one place to another, quoted."""
+    return [shlex.quote(f"{place.path}/{verb}") for place in found for verb, _ in place.verbs]
+
+
 def _bash(found: list[Place], shell: str = "bash") -> str:
-    steps = "|".join(
-        shlex.quote(f"{place.path}/{verb}") for place in found for verb, _ in place.verbs
-    )
     values, cases = [], []
     for place in found:
         for option in place.options:
@@ -164,6 +161,7 @@ def _bash(found: list[Place], shell: str = "bash") -> str:
         cases.append(
             f"        {shlex.quote(place.path)}) verbs={_words(verbs)} options={_words(names)} ;;"
         )
+    steps = "|".join(_steps(found))
     return _BASH.format(shell=shell, steps=steps, values="\n".join(values), places="\n".join(cases))
 
 
@@ -187,9 +185,6 @@ end
 
 
 def _fish(found: list[Place]) -> str:
-    steps = " ".join(
-        shlex.quote(f"{place.path}/{verb}") for place in found for verb, _ in place.verbs
-    )
     lines = []
     for place in found:
         start = f"complete -c lapse -n {shlex.quote(f'__lapse_at {place.path}')}"
@@ -198,7 +193,7 @@ def _fish(found: list[Place]) -> str:
         if place.words:
             lines.append(f"{start} -f -a {_words(place.words)}")
         lines += [f"{start} {_fish_option(o)} -d {_fish_quoted(o.about)}" for o in place.options]
-    return _FISH.format(steps=steps) + "\n".join(lines) + "\n"
+    return _FISH.format(steps=" ".join(_steps(found))) + "\n".join(lines) + "\n"
 
 
 def _fish_option(option: Option) -> str:

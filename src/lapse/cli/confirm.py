@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import TextIO
+
+_NAMES_MAX = 8
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +18,11 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 def is_terminal(stream: TextIO | None) -> bool:
     """A process may have been started without that stream."""
     return stream is not None and stream.isatty()
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of them, for a question."""
+    return ", ".join(names[:_NAMES_MAX]) + (", …" if len(names) > _NAMES_MAX else "")
 
 
 def agreed(question: str, *, yes: bool) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import ConfigError, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.cli.confirm import add_yes, agreed
+from lapse.cli.confirm import add_yes, agreed, listed
 from lapse.cli.remote import add_remote, connection, print_rows, request_timeout_ms
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.connection import ConnectionLost
@@ -98,7 +98,7 @@ def _question(task: Task) -> str:
     names = [f"group {name}" for name in task.wish.groups]
     names += [f"checkpoint {path}" for path in task.checkpoints]
     have = "has" if len(names) == 1 else "all have"
-    return f"delete for good what {', '.join(names)} {have} read?"
+    return f"delete for good what {listed(names)} {have} read?"
 
 
 def watch(task: Task, seconds: int, clock: Clock) -> NoReturn:

@@ -29,7 +29,7 @@ from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.base.times import after_ms, duration
 from lapse.cli import options
-from lapse.cli.confirm import add_yes, agreed
+from lapse.cli.confirm import add_yes, agreed, listed
 from lapse.cli.output import progress_bar, show_table
 from lapse.cli.prove_erased import (
     EXIT_CODES,
@@ -65,7 +65,6 @@ from lapse.lifecycle.erase.warm_up import warm_up
 MET, MISSED, OPEN = "met", "missed", "open"
 _SALT_BYTES = 16
 _REASONS_MAX = 10  # printed here; the report has more
-_TOPICS_MAX = 8  # that a question names
 _OPTIONS = {Sort.LOGS: "--replica", Sort.SCRATCH: "--spark-local-dir", Sort.TABLE: "--table"}
 EXAMPLES = """\
 examples:
@@ -226,9 +225,8 @@ def _say(line: str) -> None:
 
 def _question(keys: Mapping[str, Sequence[bytes]]) -> str:
     """Keys are data of people, and are not shown."""
-    count, topics = sum(map(len, keys.values())), list(keys)
-    of = ", ".join(topics[:_TOPICS_MAX]) + (", …" if len(topics) > _TOPICS_MAX else "")
-    return f"erase {count} key{'s'[: count != 1]} of {of} from all replicas for good?"
+    count = sum(map(len, keys.values()))
+    return f"erase {count} key{'s'[: count != 1]} of {listed([*keys])} from all replicas for good?"
 
 
 def _keys(args: argparse.Namespace) -> dict[str, list[bytes]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from lapse.base.nearest import did_you_mean
@@ -70,10 +70,16 @@ def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
             yield from action.option_strings
 
 
-def below(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The parsers of its commands and of their verbs."""
+def verbs_of(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    """The parsers right below: of commands, or of a command's verbs."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for one in action.choices.values():
-                yield one
-                yield from below(one)
+            return dict(action.choices)
+    return {}
+
+
+def below(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parsers of its commands and of their verbs."""
+    for one in verbs_of(parser).values():
+        yield one
+        yield from below(one)

@@ -525,7 +525,7 @@ class _Beside(msgspec.Struct, frozen=True):
 
 
 _Kind = TypeVar("_Kind")
-_LONG_MAX = (1 << 63) - 1
+_LONG_MAX = b"%d" % ((1 << 63) - 1)
 _LONG = re.compile(rb"\d{19,}")  # digits of what may be more than that
 
 
@@ -539,7 +539,7 @@ def _content(path: Path) -> bytes:
 
 def _decoded(data: bytes, kind: type[_Kind]) -> _Kind | None:
     """The file's content as this type; None where it does not parse, or a number fits no field."""
-    if any(int(digits) > _LONG_MAX for digits in _LONG.findall(data)):
+    if any((len(digits), digits) > (len(_LONG_MAX), _LONG_MAX) for digits in _LONG.findall(data)):
         return None
     try:
         return msgspec.json.decode(data, type=kind)

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from lapse.cli.confirm import agreed
+from lapse.cli.confirm import agreed, listed
 from tests.support.cli.terminal import at_terminal
 
 
@@ -26,3 +26,8 @@ def test_a_script_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for stdin in (io.StringIO(""), None):
         monkeypatch.setattr("sys.stdin", stdin)
         assert agreed("delete t?", yes=False)
+
+
+def test_a_question_stays_one_that_can_be_read() -> None:
+    assert listed(["a", "b"]) == "a, b"
+    assert listed([str(n) for n in range(100)]) == "0, 1, 2, 3, 4, 5, 6, 7, …"

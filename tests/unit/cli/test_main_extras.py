@@ -50,6 +50,14 @@ def test_help_names_every_command_and_which_extra_some_of_them_need() -> None:
     assert "pip install 'lapse[erase]'" in said
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_offers_what_cannot_run_yet(shell: str) -> None:
+    """Its name; who runs it hears what to install."""
+    told = light("completion", shell)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "erase" in told.stdout
+
+
 def test_what_commands_need_is_what_their_modules_import() -> None:
     """`lapse --help` goes by the table, and imports none of them."""
     code = f"""{_LIGHT}

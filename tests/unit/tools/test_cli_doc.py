@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -32,6 +33,15 @@ def test_what_is_stored_is_current() -> None:
     assert cli_doc.PAGE.read_text(encoding="utf-8") == cli_doc.page(stored)
 
 
+def test_it_leaves_the_width_of_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "33")
+    assert cli_doc.texts()["up"]
+    assert os.environ["COLUMNS"] == "33"
+    monkeypatch.delenv("COLUMNS")
+    assert cli_doc.texts()["up"]
+    assert "COLUMNS" not in os.environ
+
+
 def test_no_line_is_longer_than_a_terminal() -> None:
     """But for what is laid out by hand: examples, which are copied whole, and lists."""
     for path, text in json.loads(cli_doc.TEXTS.read_bytes()).items():
@@ -46,10 +56,10 @@ def test_the_check_can_tell(
     monkeypatch.setattr(cli_doc, "TEXTS", tmp_path / "help.json")
     monkeypatch.setattr(cli_doc, "texts", lambda: {"up": "usage: lapse up\n"})
     assert cli_doc.main(["--check"]) == 1
-    assert "commands.md, help.json" not in capsys.readouterr().out
+    assert capsys.readouterr().err.count("is not current") == 2
     assert cli_doc.main([]) == 0
     assert cli_doc.main(["--check"]) == 0
     assert "## lapse up\n\n```text\nusage: lapse up\n```\n" in cli_doc.PAGE.read_text()
     cli_doc.PAGE.write_text("")
     assert cli_doc.main(["--check"]) == 1
-    assert "commands.md: not current" in capsys.readouterr().err
+    assert "commands.md is not current" in capsys.readouterr().err

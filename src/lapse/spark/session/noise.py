@@ -6,10 +6,10 @@ else passes, byte for byte and at once; who sets Spark's logging gets all of it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 STDERR = 2
 _CHUNK_BYTES = 65536
@@ -24,7 +24,7 @@ NOISE = (
 _threads: list[threading.Thread] = []  # of this process's JVM: one, or none
 
 
-@contextmanager
+@contextlib.contextmanager
 def without_noise() -> Iterator[int]:
     """A file for a child's standard error; it may use it after this has ended, as long as we live.
 
@@ -64,5 +64,7 @@ def quiet(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _show(data: bytes) -> None:
-    while data:
-        data = data[os.write(STDERR, data) :]
+    """Where nobody reads it any more it is lost, as it would be without us: Java must not wait."""
+    with contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(STDERR, data) :]

@@ -42,6 +42,22 @@ def test_a_line_that_cannot_be_noise_is_shown_before_it_ends() -> None:
     assert quiet(NOISE[0][:20]) == (b"", NOISE[0][:20])
 
 
+@pytest.mark.parametrize("harm", ["os.close(2)", "r, w = os.pipe(); os.dup2(w, 2); os.close(r)"])
+def test_a_child_waits_for_nobody_where_its_words_go_nowhere(harm: str) -> None:
+    """Its pipe is emptied all the same: it would stand still once that is full, with its JVM."""
+    program = f"""
+import os, subprocess, sys
+from lapse.spark.session.noise import without_noise
+{harm}
+child = "import os; [os.write(2, b'x' * 4096) for _ in range(100)]"
+with without_noise() as stderr:
+    process = subprocess.Popen([sys.executable, "-c", child], stderr=stderr)
+sys.exit(process.wait(60))
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == 0
+
+
 def test_a_child_and_its_own_write_through_it() -> None:
     """Also after the start, and until the last one that has it open is gone."""
     program = """
