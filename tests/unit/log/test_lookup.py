@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lapse.log.append_times import append_times_path
-from lapse.log.lookup import FoundRecord
+from lapse.log.lookup import FoundRecord, LastBatch, last_batch
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import INDEX
 from lapse.log.summary import summary_path
@@ -149,4 +149,48 @@ def test_also_where_kafka_before_4_0_wrote_it(tmp_path: Path) -> None:
     index.write_bytes(b"".join(struct.pack(">ii", *pair) for pair in pairs))
     log = open_log(tmp_path, clean_shutdown=True)
     assert read_from(log, rows[6].base_offset) == rows[3].position
+    log.close()
+
+
+# --- the last batch -------------------------------------------------------------------------------
+
+
+def slow_last(log: PartitionLog) -> LastBatch | None:
+    """Every header from the first to the last."""
+    found = None
+    for segment in log.segments:
+        end = segment.base_offset
+        for row in rows_of(segment):
+            found = LastBatch(row.base_offset, row.last_offset, row.crc, end)
+            end = row.last_offset + 1
+    return found
+
+
+@pytest.mark.parametrize("fmt", ["0.9.0", "0.10.2", "3.0"])
+@pytest.mark.parametrize("interval_bytes", [0, 200, 1 << 20])
+def test_the_last_batch_is_the_one_that_a_walk_ends_at(
+    tmp_path: Path, fmt: str, interval_bytes: int
+) -> None:
+    """After each append: with an entry of the index at it, before it, at none, and rolled."""
+    topic = config(message_format_version=fmt, index_interval_bytes=interval_bytes)
+    log = open_log(tmp_path, topic)
+    assert last_batch(log.segments) is None
+    for n in range(40):
+        append(log, batch(records=1 + n % 3))
+        assert last_batch(log.segments) == slow_last(log), n
+    assert len(log.segments) > 1
+    before = last_batch(log.segments)
+    log.roll(NOW)
+    assert log.segments[-1].size == 0
+    assert last_batch(log.segments) == before
+    log.close()
+
+
+def test_what_is_left_out_before_the_last_batch_is_known(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config())
+    for offset in (0, 10):
+        log.append_raw(batch(base_offset=offset), leader_epoch=0)
+    found = last_batch(log.segments)
+    assert found is not None
+    assert (found.base_offset, found.last_offset, found.end_before) == (10, 12, 3)
     log.close()
