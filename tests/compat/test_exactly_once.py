@@ -9,7 +9,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from lapse.base.clock import SystemClock
 from lapse.base.ids import TopicPartition
 from lapse.client.admin import Admin
 from lapse.client.cluster import Cluster, parse_bootstrap
@@ -19,7 +18,6 @@ from lapse.spark.scan.write_options import WriteOptions
 from lapse.spark.source.exactly_once import ReplayDiffers, Turn, write_once
 from lapse.testing.broker_process import BrokerProcess
 from tests.oracle.kafka import RealKafka
-from tests.support.broker.cluster import POLL_SECONDS, WAIT_SECONDS
 from tests.support.client.committed import committed_records
 
 TURN = Turn("query", 3, 1)
@@ -45,15 +43,6 @@ async def read(bootstrap: str) -> list[bytes]:
     return sorted(bytes(r.value or b"") for r in await committed_records(bootstrap, [AT.topic]))
 
 
-async def has(bootstrap: str, values: list[bytes]) -> bool:
-    """Kafka says that a transaction has ended before its markers are written."""
-    clock = SystemClock()
-    until = clock.monotonic() + WAIT_SECONDS
-    while (found := await read(bootstrap)) != sorted(values) and clock.monotonic() < until:  # noqa: ASYNC110
-        await asyncio.sleep(POLL_SECONDS)
-    return found == sorted(values)
-
-
 async def left_open(bootstrap: str) -> None:
     """As by an attempt that is killed right before its end."""
     async with Cluster(parse_bootstrap(bootstrap)) as cluster:
@@ -71,12 +60,12 @@ async def the_turns(bootstrap: str) -> None:
     await left_open(bootstrap)
     assert not (await write_once(rows(VALUES), wish, TURN)).was_there
     assert (await write_once(rows(VALUES[::-1]), wish, TURN)).was_there
-    assert await has(bootstrap, VALUES)
+    assert await read(bootstrap) == sorted(VALUES)
     with pytest.raises(ReplayDiffers):
         await write_once(rows(VALUES[1:]), wish, TURN)
     await left_open(bootstrap)
     assert not (await write_once(rows(VALUES), wish, replace(TURN, batch_id=4))).was_there
-    assert await has(bootstrap, 2 * VALUES)
+    assert await read(bootstrap) == sorted(2 * VALUES)
 
 
 def test_a_turn_is_written_once(bootstrap: str) -> None:

@@ -15,7 +15,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -38,6 +39,11 @@ from lapse.wire.schema.add_partitions_to_txn import (
 from lapse.wire.schema.end_txn import EndTxnRequest, EndTxnResponse
 from lapse.wire.schema.find_coordinator import GROUP_KEY, TRANSACTION_KEY
 from lapse.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from lapse.wire.schema.list_transactions import (
+    LIST_TRANSACTIONS,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from lapse.wire.schema.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -57,6 +63,9 @@ _AGAIN = _MOVED | {
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 }
+# States, by Kafka's names. A client hears of an end once decided, before it counts everywhere.
+DECIDED = ("PrepareCommit", "PrepareAbort")
+OPEN = ("Ongoing", *DECIDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +243,41 @@ class Transactions:
                 raise refusal(found.error_code, found.error_message, f"coordinator of {key}")
             address = self._places[kind, key] = Address(found.host, found.port)
         return await self._cluster.at(address)
+
+
+async def open_transactions(
+    cluster: Cluster, states: Sequence[str] = OPEN, settings: TransactionSettings = DEFAULTS
+) -> list[str]:
+    """Return the transactional ids whose transaction is in one of `states`, at all brokers.
+
+    Brokers before Kafka 3.0 do not tell (KIP-664): they name none. Raises ConnectionLost if a
+    broker cannot be reached, KafkaError if one refuses.
+    """
+    found: set[str] = set()
+    request = ListTransactionsRequest(state_filters=tuple(states), producer_id_filters=())
+    for address in (await cluster.brokers()).values():
+        connection = await cluster.at(address)
+        if not connection.speaks(LIST_TRANSACTIONS, 0):
+            continue
+        answer = await _when_loaded(connection, request, settings)
+        if answer.error_code:
+            raise refusal(answer.error_code, None, f"transactions of {address}")
+        found.update(one.transactional_id for one in answer.transaction_states)
+    return sorted(found)
+
+
+async def _when_loaded(
+    connection: BrokerConnection, request: ListTransactionsRequest, settings: TransactionSettings
+) -> ListTransactionsResponse:
+    deadline = asyncio.get_running_loop().time() + settings.max_block_ms / 1000
+    for failures in itertools.count(1):
+        answer = await connection.request(request, ListTransactionsResponse)
+        is_loading = answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        if not is_loading or asyncio.get_running_loop().time() >= deadline:
+            break
+        wait_ms = backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        await asyncio.sleep(wait_ms / 1000)
+    return answer
 
 
 def _code_of_partitions(answer: AddPartitionsToTxnResponse) -> int:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 
+from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.consumer import Consumer, ConsumerConfig
 from lapse.client.record import ConsumerRecord
+from lapse.client.transactions import DECIDED, open_transactions
+
+POLL_SECONDS = 0.02
 
 
 async def committed_records(bootstrap: str, topics: Collection[str]) -> list[ConsumerRecord]:
-    """Up to the last stable offsets of now, partition by partition."""
+    """Up to the last stable offsets of now, partition by partition; what has ended is in it."""
+    async with Cluster(parse_bootstrap(bootstrap)) as cluster:
+        while await open_transactions(cluster, DECIDED):  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SECONDS)
     async with Consumer(bootstrap, ConsumerConfig(read_committed=True)) as consumer:
         mine = sorted(p for p in await consumer.partitions() if p.topic in topics)
         end = await consumer.end_offsets(mine)

@@ -30,7 +30,7 @@ from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.groups import group_ids
 from lapse.client.login import login
 from lapse.client.producer import Producer, ProducerConfig
-from lapse.client.transactions import FENCED, Transactions, TransactionSettings
+from lapse.client.transactions import FENCED, Transactions, TransactionSettings, open_transactions
 from lapse.records.row_digest import RowDigest
 from lapse.spark.scan.write_options import WriteOptions
 from lapse.spark.source.send import Target, producer_config, send_all
@@ -131,14 +131,20 @@ async def write_once(
 async def see_no_more_tasks(options: WriteOptions, turn: Turn, tasks: int) -> None:
     """That a repeated batch had no more tasks with rows than it has now; `turn` is one of them.
 
+    What tasks that are none any more have left open is ended first: nothing of it counts later.
     Raises ReplayDiffers.
     """
-    config = producer_config(options)
+    settings = _settings(options, producer_config(options))
     async with Cluster(parse_bootstrap(options.bootstrap), login(options.client)) as cluster:
-        numbers = (turn.task_named(name) for name in await group_ids(cluster))
-        for number in sorted(n for n in numbers if n is not None and n >= tasks):
-            other = replace(turn, task=number)
-            word = await _word(Transactions(cluster, other.name, _settings(options, config)), other)
+
+        def others(names: list[str]) -> list[Turn]:
+            numbers = (turn.task_named(name) for name in names)
+            return [replace(turn, task=n) for n in numbers if n is not None and n >= tasks]
+
+        for other in others(await open_transactions(cluster, settings=settings)):
+            await Transactions(cluster, other.name, settings).begin()
+        for other in sorted(others(await group_ids(cluster)), key=lambda one: one.task):
+            word = await _word(Transactions(cluster, other.name, settings), other)
             if word is not None and word.batch == turn.batch_id:
                 raise _differs(other, f"{word.rows} rows of it are there, now it has {tasks} tasks")
 

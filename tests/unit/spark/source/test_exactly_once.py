@@ -119,6 +119,23 @@ async def test_a_task_that_the_batch_had_and_has_no_more(node: Node) -> None:
     await see_no_more_tasks(options(node), replace(TURN, batch_id=6), 1)
 
 
+async def test_a_task_that_the_batch_had_and_that_still_writes(node: Node) -> None:
+    """It may come to its end after the look; nothing of it counts then."""
+    late = replace(TURN, task=12)
+    async with Cluster(parse_bootstrap(address(node))) as cluster:
+        writes, others = Transactions(cluster, late.name), Transactions(cluster, "others")
+        for one in (writes, others):
+            await one.begin()
+            async with Producer(address(node), transactions=one) as producer:
+                await (await producer.send("a", b"k", b"late", partition=0))
+        await writes.commit_offset(late.name, TURN_AT, late.batch_id, "{}")
+        await see_no_more_tasks(options(node), TURN, 12)
+        with pytest.raises(KafkaError):
+            await writes.end(commit=True)
+        await others.end(commit=True)
+    assert await read(node) == [b"late"]
+
+
 def broken(rows: list[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
     yield from batches(rows)
     raise RuntimeError("upstream")
