@@ -174,6 +174,49 @@ def test_a_last_batch_where_the_leader_ends_is_cut_off(tmp_path: Path) -> None:
         world.close()
 
 
+@pytest.mark.parametrize("start", [5, 7])
+def test_a_last_batch_in_which_the_leaders_log_begins_is_compared_from_there(
+    tmp_path: Path, start: int
+) -> None:
+    """The leader has nothing before it, and says so to who asks for that; or nothing at all."""
+    world = World(tmp_path, 3)
+    tp = TopicPartition("trimmed", 0)
+
+    async def story() -> None:
+        await started(world)
+        await world.until(world.is_whole, 30, "all are in sync")
+        await passes(1)
+        await send(world, world.bootstrap, 4, acks=-1)
+        async with Producer(world.bootstrap, clock=world.clock) as producer:
+            sent = [await producer.send("trimmed", b"k", b"v", partition=0) for _ in range(3)]
+            assert [(await one).offset for one in sent] == [4, 5, 6]
+        leader = world.machines[world.topics()["trimmed"].states[0].leader]
+        others = [one for one in world.machines.values() if one is not leader]
+        for one in others:
+            one.kill()
+        await world.until(
+            lambda: world.topics()["trimmed"].states[0].isr == (leader.number,), 60, "it is alone"
+        )
+        ways = {(leader.name, one.name) for one in others}
+        world.network.hold(ways | {way[::-1] for way in ways})
+        for one in others:
+            one.start()
+        await world.until(lambda: all(one.node is not None for one in others), 30, "they are back")
+        await passes(2)  # the leader knows it
+        async with Cluster(parse_bootstrap(f"127.0.0.1:{leader.port}")) as cluster:
+            [deleted] = (await delete_records_before(cluster, {tp: start}, 2_000)).values()
+            assert deleted.error is not None, "they were there, and did not answer"
+        world.network.free()
+        await world.until(world.is_whole, 60, "all are in sync again")
+        found = [(log.log_start_offset, log.log_end_offset) for log in logs_of(world, tp).values()]
+        assert found == [(start, 7)] * 3
+
+    try:
+        world.run(story)
+    finally:
+        world.close()
+
+
 def contents(world: World, tp: TopicPartition) -> set[bytes]:
     return {bytes_between(log, 0, log.log_end_offset) for log in logs_of(world, tp).values()}
 

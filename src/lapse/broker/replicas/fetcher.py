@@ -122,6 +122,7 @@ class Fetcher:
         self._not_before: dict[TopicPartition, float] = {}
         self._unproven: dict[TopicPartition, LastBatch] = {}
         self._unsaid: set[TopicPartition] = set()  # of those: the last answer told nothing
+        self._leader_starts: dict[TopicPartition, int] = {}  # of those: where the leader's begins
         self._session = FollowerSession()
         # Or a follower for which there is nothing would seem to lag.
         self._wait_ms = min(config.replica_fetch_wait_max_ms, config.replica_lag_time_max_ms // 2)
@@ -254,7 +255,9 @@ class Fetcher:
         """What to ask for next; as before where nothing has changed: most have nothing new."""
         before, state = self._asked.get(tp), one.log.state
         last = self._unproven.get(tp)
-        offset = state.log_end_offset if last is None else follower.compared_from(one.log, last)
+        offset = state.log_end_offset
+        if last is not None:
+            offset = max(follower.compared_from(one.log, last), self._leader_starts.get(tp, 0))
         if (
             before is not None and before.state is state and before.followed is one
             and before.partition.fetch_offset == offset
@@ -331,6 +334,7 @@ class Fetcher:
             self._unsaid.add(tp)
         else:
             del self._unproven[tp]
+            self._leader_starts.pop(tp, None)
         return then
 
     def _take_all(
@@ -379,7 +383,6 @@ class Fetcher:
         self._leave_out(troubles)
         for tp, code in troubles.items():
             if code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                self._unproven.pop(tp, None)  # the leader's log starts above its last batch
                 await self._start_over(tp, begun[tp])
         for tp in self._unsaid & begun.keys():
             await self._look_for_parting(tp, begun[tp])
@@ -431,10 +434,15 @@ class Fetcher:
         [found] = topic.partitions
         if found.error_code:
             return
-        if one.log.log_end_offset < found.offset:
+        end, is_unproven = one.log.log_end_offset, tp in self._unproven
+        if end < found.offset or (end == found.offset and is_unproven):
             directory = self._partitions.directory_of(tp)
             await self._disk.run(follower.start_over, tp, directory, found.offset)
             self._begun.pop(tp, None)
+        elif self._asked[tp].partition.fetch_offset < found.offset:
+            self._leader_starts[tp] = found.offset  # within the last batch, which is compared there
+        elif is_unproven:
+            await self._look_for_parting(tp, one)
 
 
 def _fetched(data: PartitionData) -> follower.Fetched:
