@@ -26,6 +26,7 @@ WANTED: Mapping[str, str] = {
     "unzip": "unzip",  # the oracle's build looks into a jar
     "zsh": "zsh",  # these two complete what is typed
     "fish": "fish",
+    "chromium": "chromium",  # shows the pages; brings a font
 }
 
 # Programs of packages that bring a service along: only the file is taken, into build/bin.

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lapse.cli.main import main
-from lapse.metadata.kraft import FOLDER
+from lapse.metadata.image import METADATA_FOLDER
 from lapse.testing.broker_process import BrokerProcess
 from tests.golden.kept import traffic
 from tests.golden.kept.observe import observe
@@ -62,7 +62,7 @@ def test_clients_see_the_same_before_and_after_and_so_does_kafka_again(
         assert main(["adopt", str(data)]) == 3
         assert "is in use" in capfd.readouterr().err
         kafka.stop()
-        metadata = files(data / FOLDER)
+        metadata = files(data / METADATA_FOLDER)
         assert max(metadata) > f"{1:020d}", "Kafka has made no snapshot"
         assert main(["adopt", str(data)]) == 0
         assert "taken over" in capfd.readouterr().out
@@ -76,7 +76,7 @@ def test_clients_see_the_same_before_and_after_and_so_does_kafka_again(
             assert after != before
             admin = AdminClient({"bootstrap.servers": broker.bootstrap})
             admin.create_topics([NewTopic("ours", 1)])["ours"].result(60)
-        assert files(data / FOLDER) == metadata
+        assert files(data / METADATA_FOLDER) == metadata
         kafka.start()
         assert look(kafka.bootstrap) == after
         assert list(data.glob("ours-0*")), "Kafka has no such topic, and lets it lie"

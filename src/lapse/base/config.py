@@ -152,7 +152,7 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "The addresses that clients connect to, as NAME://HOST:PORT by listener; nothing: what "
             "listeners says."),
     Setting("lapse.http.port", whole(-1, 65535), "9093",
-            "Port of health and metrics, on the listener's host; 0 picks a free one, -1 none."),
+            "Port of dashboard, health, metrics, on the listener's host; 0: a free one, -1: none."),
     Setting("lapse.fast.requests", BOOLEAN, "true",
             "Whether plain requests are answered in few steps; false: to find a fault there."),
     Setting("num.partitions", whole(1, INT_MAX), "1", "Partitions of a topic that names none."),

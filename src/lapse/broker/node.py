@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from lapse.base.config import BrokerConfig
-from lapse.base.errors import ConfigError, StorageError
+from lapse.base.errors import StorageError
 from lapse.base.ids import TopicPartition
+from lapse.base.log_dirs import log_dirs
 from lapse.broker.access.acl_store import Access, acl_settings
 from lapse.broker.access.authentication import HTTP, entrance, http_certificates
 from lapse.broker.access.broker_login import broker_login
@@ -45,7 +45,7 @@ from lapse.broker.http import metrics
 from lapse.broker.http.cleaner_metrics import CleanerCollector
 from lapse.broker.http.login import HttpLogin
 from lapse.broker.http.rounds import RoundPages
-from lapse.broker.http.server import Health, HttpServer, app
+from lapse.broker.http.server import Health, HttpServer, Pages, app
 from lapse.broker.limits.client_quotas import ClientQuotas
 from lapse.broker.limits.connection_rates import ConnectionRates
 from lapse.broker.limits.connections import allowed_bytes, connections_allowed
@@ -95,6 +95,7 @@ class Node:
 
     Args:
         connect: a session with an ensemble.
+        pages: for people, at the HTTP port.
         threads: what waits for disks: a name, and how many there are at most.
 
     Attributes:
@@ -109,9 +110,11 @@ class Node:
         env: LogEnv,
         *,
         connect: Connect = ZooKeeperTree,
+        pages: Pages | None = None,
         threads: Callable[[str, int], DiskThreads] = DiskThreads,
     ) -> None:
         self._config, self._connect, self._threads = config, connect, threads
+        self._pages = pages
         self._env = replace(env, clock_jump_max_ms=config.clock_jump_max_ms)
         self._stop_requested = asyncio.Event()
         self._running = AsyncExitStack()
@@ -185,14 +188,16 @@ class Node:
             cleaner.of_cluster = self._cluster.conditions
         control.conditions = cleaner.conditions
         services.conditions.append(cleaner.conditions)
+        services.overviews.append(cleaner.overview)
         self.metrics = metrics.registry(services, cleaner)
         if self._http is not None:
             rounds = RoundPages(
                 self._log_dirs[0], self._env.fs, services.clock, services.disk, HttpLogin(services)
             )
             pages = app(
-                self.metrics, lambda: self.is_serving, partial(self._health, cleaner), rounds
-            )
+                self.metrics, lambda: self.is_serving, partial(self._health, cleaner), rounds,
+                self._pages,
+            )  # fmt: skip
             tls = None if certificates is None else certificates.following()
             http = HttpServer(pages, self._http, tls)
             self._running.push_async_callback(http.stop)
@@ -394,13 +399,3 @@ def _agree_alone(store: MetadataStore, protocol: int) -> None:
     after = agreed(levels, [protocol])
     if after is not None:
         store.set_levels(after)
-
-
-def log_dirs(config: BrokerConfig) -> tuple[Path, ...]:
-    """The directories of `log.dirs`; raises ConfigError if there is none."""
-    names = [name.strip() for name in config.log_dirs.split(",") if name.strip()]
-    if not names:
-        raise ConfigError(f"log.dirs={config.log_dirs}: allowed is at least one directory")
-    if len(set(names)) < len(names):
-        raise ConfigError(f"log.dirs={config.log_dirs}: allowed is each directory once")
-    return tuple(Path(name) for name in names)

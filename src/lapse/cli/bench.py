@@ -25,6 +25,7 @@ from lapse.cli import options
 from lapse.cli.output import show_table
 from lapse.cli.parser import Formatter
 from lapse.cli.quantities import byte_size, whole_number
+from lapse.cli.served_policies import policies_in
 from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.select import RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
@@ -176,7 +177,7 @@ def run(args: argparse.Namespace) -> int:
     memory = MapMemory(byte_size("--memory", args.memory))
     clock: Clock = SystemClock() if args.now is None else PinnedClock(args.now)
     partitions = options.chosen_partitions(args)
-    configs = options.policies_in(args.logdir, args).configs(partitions)
+    configs = policies_in(args.logdir, args).configs(partitions)
     lines = []
     for partition in partitions:
         if partition not in configs:

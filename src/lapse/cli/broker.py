@@ -8,6 +8,7 @@ import gc
 import logging
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 from lapse.base.clock import SystemClock
@@ -18,6 +19,7 @@ from lapse.base.scheduling import take_short_slices
 from lapse.broker.limits.connections import raise_open_files
 from lapse.broker.node import Node
 from lapse.log.env import LogEnv
+from lapse.web.app import routes
 
 EXAMPLES = """\
 examples:
@@ -55,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
 
 async def serve(config: BrokerConfig) -> None:
     """Start a node, print its ready line, and stop it at the first SIGTERM or SIGINT."""
-    node = Node(config, LogEnv(RealFs(), SystemClock()))
+    clock = SystemClock()
+    node = Node(config, LogEnv(RealFs(), clock), pages=partial(routes, clock=clock))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.request_stop)

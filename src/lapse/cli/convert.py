@@ -31,6 +31,7 @@ from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import show_table
+from lapse.cli.served_policies import policies_in
 from lapse.lifecycle.owner.recovery import finish_rounds
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
@@ -39,7 +40,7 @@ from lapse.log.folders import list_partitions
 from lapse.log.incomplete import TO_KAFKA, TO_V2, refuse_incomplete
 from lapse.log.lock import LOCK, lock_file, lock_holder
 from lapse.log.upgrade import upgrade
-from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
+from lapse.metadata.image import METADATA_FOLDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +98,9 @@ def _to_kafka(args: argparse.Namespace) -> int:
     source, fs = args.logdir, RealFs()
     partitions = options.chosen_partitions(args)
     said, _ = options.settings(args.settings)
-    policies = options.policies_in(source, args)
+    policies = policies_in(source, args)
     counted = {p: policies.flags_count(p) for p in partitions}
-    metadata = KRAFT_FOLDER if _kraft(source, args.partition) else None
+    metadata = METADATA_FOLDER if _kraft(source, args.partition) else None
     interval_bytes = topic_config(said).index_interval_bytes
     with _locked(source, fs):
         done = export_logs(source, args.to, counted, fs, interval_bytes, metadata)
@@ -133,7 +134,7 @@ def _converted(name: str, done: Exported | CorruptData) -> Converted:
 
 def _kraft(source: Path, chosen: list[str]) -> list[TopicPartition]:
     """Kafka's metadata log, if there is one, unless only some logs are selected."""
-    kraft = TopicPartition.parse(KRAFT_FOLDER)
+    kraft = TopicPartition.parse(METADATA_FOLDER)
     return [partition for partition in list_partitions(source) if partition == kraft and not chosen]
 
 

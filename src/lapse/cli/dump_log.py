@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.errors import CorruptData, LapseError
-from lapse.cli.readable import readable
+from lapse.base.readable import readable
 from lapse.kernels.layout import (
     CODEC_MASK,
     CONTROL,

@@ -35,6 +35,7 @@ from lapse.cli import options
 from lapse.cli.asked import SILENT, ask_brokers, refuse_beside, require_address
 from lapse.cli.plan import METADATA, REMEMBERED
 from lapse.cli.quantities import whole_number
+from lapse.cli.served_policies import policies_in
 from lapse.lifecycle.decide.clock import clock_text
 from lapse.lifecycle.outlook.explain import (
     HEALTH,
@@ -195,7 +196,7 @@ class _Place:
     @staticmethod
     def of(args: argparse.Namespace, remembered: Remembered, clock: Clock) -> _Place:
         logdir = remembered.log_dir
-        policies = options.policies_in(logdir, args)
+        policies = policies_in(logdir, args)
         broker = broker_config({**policies.defaults, **policies.given_defaults})
         around = Surroundings.of(logdir, broker, clock, args.now)
         return _Place(DirectoryView(logdir), remembered, policies, around)

@@ -22,6 +22,7 @@ from lapse.base.config import BrokerConfig, broker_config
 from lapse.base.errors import ConfigError
 from lapse.base.extras import needed_for, require
 from lapse.base.fs import RealFs
+from lapse.base.log_dirs import log_dirs
 from lapse.base.properties import server_properties
 from lapse.base.scheduling import yield_to_others
 from lapse.cli import options
@@ -37,7 +38,6 @@ from lapse.log.env import LogEnv
 if TYPE_CHECKING:
     from lapse.spark.rounds.engine import SparkEngine
 
-ENGINES = ("spark", "inline")
 _LOST = "LAPSE_ENGINES_LOST"
 EXAMPLES = """\
 examples:
@@ -54,22 +54,16 @@ logger = logging.getLogger(__name__)
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("config", type=Path, metavar="CONFIG", help="a server.properties")
-    add_engine(parser)
+    options.add_engine(parser)
     options.add_settings(parser, "a broker setting")
     options.add_conf(parser)
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """`--engine`."""
-    parser.add_argument(
-        "--engine", choices=ENGINES, default=ENGINES[0],
-        help="where rounds run: spark, or inline in this process (default: %(default)s)",
-    )  # fmt: skip
-
-
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal stops it."""
-    config = broker_config({**server_properties(args.config), **broker_settings(args.settings)})
+    config = broker_config(
+        {**server_properties(args.config), **options.broker_settings(args.settings)}
+    )
     if not config.log_cleaner_enable:
         raise ConfigError("log.cleaner.enable=false: allowed is true, for a service to run")
     logging.basicConfig(
@@ -102,7 +96,7 @@ class LifecycleProcess:
     ) -> None:
         self._config, self._engine = config, engine
         self._spark_settings = spark_settings or {}
-        self._data_dir = first_log_dir(config)
+        self._data_dir = log_dirs(config)[0]
         self._env = LogEnv(RealFs(), SystemClock())
         self._owner = RemoteOwner(self._data_dir)
         self._stopping = False
@@ -200,20 +194,3 @@ class LifecycleProcess:
         where = "starts Spark when a round is due" if isinstance(engine, Asleep) else engine.name
         logger.info("the lifecycle service of %s: %s", self._data_dir, where)
         return service.run()
-
-
-def broker_settings(pairs: list[str]) -> dict[str, str]:
-    """Broker settings from `-c`; a topic's own settings belong to the topic."""
-    topic, broker = options.settings(pairs)
-    if topic:
-        name = next(iter(topic))
-        raise ConfigError(f"-c {name}: allowed are broker settings; `lapse topic` takes topics'")
-    return broker
-
-
-def first_log_dir(config: BrokerConfig) -> Path:
-    """Where the control socket and the reports are."""
-    first = config.log_dirs.split(",")[0].strip()
-    if not first:
-        raise ConfigError(f"log.dirs={config.log_dirs}: allowed is at least one directory")
-    return Path(first)

@@ -1,4 +1,7 @@
-"""Options several commands share, and how their values are read."""
+"""Options several commands share, and how their values are read.
+
+Nothing heavy is imported here: `lapse up` lives as long as its children and needs no kernel.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,10 @@ from pathlib import Path
 from lapse.base.config import broker_config, split_settings, topic_config
 from lapse.base.errors import ConfigError, StorageError, unreadable
 from lapse.base.ids import TopicPartition
-from lapse.cli.remote import connection
-from lapse.cli.served_policies import ask_broker
 from lapse.log.folders import list_partitions
-from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
-from lapse.metadata.policies import Policies, look_for_policies
+from lapse.metadata.image import METADATA_FOLDER
+
+ENGINES = ("spark", "inline")
 
 
 def add_settings(parser: argparse.ArgumentParser, what: str = "a topic or broker setting") -> None:
@@ -37,6 +39,14 @@ def add_conf(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--conf", action="append", default=[], metavar="NAME=VALUE",
         help="a setting of Spark's, over spark-defaults.conf; may be repeated",
+    )  # fmt: skip
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """`--engine`."""
+    parser.add_argument(
+        "--engine", choices=ENGINES, default=ENGINES[0],
+        help="where rounds run: spark, or inline in this process (default: %(default)s)",
     )  # fmt: skip
 
 
@@ -88,6 +98,15 @@ def settings(pairs: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
     return topic, broker
 
 
+def broker_settings(pairs: Iterable[str]) -> dict[str, str]:
+    """Broker settings from `-c`; a topic's own settings belong to the topic."""
+    topic, broker = settings(pairs)
+    if topic:
+        name = next(iter(topic))
+        raise ConfigError(f"-c {name}: allowed are broker settings; `lapse topic` takes topics'")
+    return broker
+
+
 def chosen_partitions(
     args: argparse.Namespace, also: Iterable[TopicPartition] = ()
 ) -> list[TopicPartition]:
@@ -114,7 +133,7 @@ def partitions_in(logdir: Path) -> list[TopicPartition]:
         raise unreadable(e) from e
     if not is_there:
         raise StorageError(f"{logdir}: no such directory")
-    return [p for p in list_partitions(logdir) if str(p) != KRAFT_FOLDER]
+    return [p for p in list_partitions(logdir) if str(p) != METADATA_FOLDER]
 
 
 def partition(name: str) -> TopicPartition:
@@ -123,18 +142,3 @@ def partition(name: str) -> TopicPartition:
     if found is None:
         raise ConfigError(f"--partition {name}: allowed is TOPIC-N, as directories are named")
     return found
-
-
-def policies_in(logdir: Path, args: argparse.Namespace) -> Policies:
-    """Settings of the logs in a directory, by `-c` and by what its metadata says.
-
-    Where a broker was named, by what that says. Metadata that cannot be read is reported through
-    `trouble`.
-    """
-    said, given_defaults = settings(args.settings)
-    found = look_for_policies(logdir, said, given_defaults)
-    address: str | None = getattr(args, "bootstrap_server", None)
-    if address is None:
-        return found
-    topics = sorted({p.topic for p in partitions_in(logdir)})
-    return ask_broker(address, topics, found, connection(args).login)

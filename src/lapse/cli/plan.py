@@ -30,6 +30,7 @@ from lapse.cli.asked import SILENT, ask_brokers, refuse_beside, require_address
 from lapse.cli.output import progress_bar, show_table
 from lapse.cli.plan_count import count
 from lapse.cli.quantities import byte_size, whole_number
+from lapse.cli.served_policies import policies_in
 from lapse.lifecycle.decide.select import Decision
 from lapse.lifecycle.outlook.memory import memory_here
 from lapse.lifecycle.outlook.plan import (
@@ -122,7 +123,7 @@ def _found(
     try:
         remembered = Remembered.of(args.logdir)
         partitions = options.chosen_partitions(args, also=remembered.missing_partitions())
-        policies = options.policies_in(args.logdir, args)
+        policies = policies_in(args.logdir, args)
         view = DirectoryView(args.logdir)
     except StorageError as e:
         if os_error(e) is None:

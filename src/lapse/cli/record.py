@@ -24,10 +24,10 @@ from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, unreadable
 from lapse.base.ids import TopicPartition
 from lapse.base.nearest import did_you_mean
+from lapse.base.readable import readable
 from lapse.base.setting import INT_MAX
 from lapse.cli.confirm import is_terminal
 from lapse.cli.quantities import EPOCH, moment_of, moment_text, whole_number
-from lapse.cli.readable import readable
 from lapse.cli.remote import Connection, add_remote, connection
 from lapse.client.batches import RecordMetadata
 from lapse.client.consumer import Consumer, ConsumerConfig

@@ -1,4 +1,6 @@
-"""Settings of logs as the broker that serves them says: `--bootstrap-server` of plan and explain.
+"""Settings of the logs that a command is about, from their directory or their broker.
+
+A broker that serves them is asked with `--bootstrap-server` of plan and explain.
 
 What stands in a broker's properties file is in no metadata, and a running Kafka may hold settings
 that its log on disk does not show yet; DescribeConfigs answers what is in force. A log of which the
@@ -7,16 +9,20 @@ broker knows no topic has no policy: it is not judged.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from lapse.base.config import SEGMENT_BYTES_MIN, TINY_SEGMENTS, known_topic_settings, topic_setting
 from lapse.base.errors import ErrorCode
+from lapse.cli import options
+from lapse.cli.remote import connection
 from lapse.client.admin import Admin
 from lapse.client.login import PLAINTEXT, Login
 from lapse.client.settings import FROM_TOPIC, TOPIC, ConfigEntry, Resource, ResourceConfig
-from lapse.metadata.policies import POLICY, Policies
+from lapse.metadata.policies import POLICY, Policies, look_for_policies
 
 TOPICS_AT_ONCE = 500
 
@@ -68,3 +74,18 @@ def _named(name: str, text: str) -> str:
     """Kafka before KIP-1030 allowed segments that are tiny here, under another name."""
     tiny = name == "segment.bytes" and text.isdigit() and int(text) < SEGMENT_BYTES_MIN
     return TINY_SEGMENTS.name if tiny else name
+
+
+def policies_in(logdir: Path, args: argparse.Namespace) -> Policies:
+    """Settings of the logs in a directory, by `-c` and by what its metadata says.
+
+    Where a broker was named, by what that says. Metadata that cannot be read is reported through
+    `trouble`.
+    """
+    said, given_defaults = options.settings(args.settings)
+    found = look_for_policies(logdir, said, given_defaults)
+    address: str | None = getattr(args, "bootstrap_server", None)
+    if address is None:
+        return found
+    topics = sorted({p.topic for p in options.partitions_in(logdir)})
+    return ask_broker(address, topics, found, connection(args).login)

@@ -26,7 +26,6 @@ from lapse.base.fs import RealFs
 from lapse.broker.access.listeners import kafka_listeners
 from lapse.cli import options
 from lapse.cli.children import USAGE, start, stop, stop_by_signal
-from lapse.cli.lifecycle import add_engine, broker_settings
 from lapse.cli.up_cluster import UpCluster, Wish, refuse_cluster
 from lapse.cli.up_settings import HTTP_PORT, KAFKA_PORT, Said, Settings
 
@@ -52,11 +51,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--data", type=Path, required=True, metavar="DIR", help="where logs and settings are kept")
     add("--port", type=int, metavar="N", help=f"for Kafka clients (default {KAFKA_PORT})")
-    add("--http-port", type=int, metavar="N", help=f"health, metrics (default {HTTP_PORT})")
+    add(
+        "--http-port",
+        type=int,
+        metavar="N",
+        help=f"dashboard, health, metrics (default {HTTP_PORT})",
+    )
     add("--brokers", type=int, default=1, metavar="N",
         help="how many brokers (default 1); with more a ZooKeeper, too")  # fmt: skip
     add("--no-lifecycle", action="store_true", help="the broker alone: nothing is cleaned")
-    add_engine(parser)
+    options.add_engine(parser)
     options.add_settings(parser, "a broker setting")
 
 
@@ -89,14 +93,14 @@ def cluster_wish(args: argparse.Namespace) -> Wish:
         args.brokers,
         KAFKA_PORT if args.port is None else args.port,
         HTTP_PORT if args.http_port is None else args.http_port,
-        tuple(broker_settings(args.settings).items()),
+        tuple(options.broker_settings(args.settings).items()),
         tuple(passed),
     )
 
 
 def said_settings(args: argparse.Namespace) -> Said:
     """What the command line says."""
-    said = broker_settings(args.settings)
+    said = options.broker_settings(args.settings)
     for option in ("port", "http_port"):
         port = getattr(args, option)
         if port is not None and not 0 <= port <= 65535:
@@ -191,6 +195,9 @@ class Supervisor:
             for one, place in zip(listeners, taken, strict=True)
         }
         http = ready["http"]
+        if http is not None:
+            scheme = self._settings.in_force.get("lapse.http.protocol", "http")
+            logger.info("the dashboard is at %s://%s/", scheme, http.decode())
         self._settings.take_ports(ports, None if http is None else int(http.rpartition(b":")[2]))
 
     async def _keep(self, child: Child) -> None:

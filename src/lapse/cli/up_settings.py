@@ -20,11 +20,10 @@ from pathlib import Path
 from lapse.base.config import BrokerConfig, broker_config, broker_setting
 from lapse.base.errors import ConfigError
 from lapse.base.fs import Fs
+from lapse.base.log_dirs import log_dirs
 from lapse.base.properties import properties_text, server_properties
 from lapse.base.secret import Secret
 from lapse.broker.access.listeners import Listener, kafka_listeners
-from lapse.broker.node import log_dirs
-from lapse.cli.lifecycle import first_log_dir
 from lapse.metadata.foreign import refuse_foreign
 
 SETTINGS = "server.properties"
@@ -85,7 +84,7 @@ class Settings:
         self.in_force = self.said.over({**self._first_settings(), **given})
         config = broker_config(self.in_force)
         kafka_listeners(config)
-        if first_log_dir(config).absolute() != self.data:
+        if log_dirs(config)[0].absolute() != self.data:
             raise ConfigError(
                 f"log.dirs={config.log_dirs} in {path}: allowed is a list that begins with "
                 f"{self.data}, the directory of --data"

@@ -29,8 +29,8 @@ from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.log import checkpoints
 from lapse.log.folders import list_partitions
 from lapse.metadata.features import Levels
-from lapse.metadata.image import METADATA_LOG
-from lapse.metadata.kraft import FOLDER, read_entries
+from lapse.metadata.image import METADATA_FOLDER, METADATA_LOG
+from lapse.metadata.kraft import read_entries
 from lapse.metadata.kraft_image import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
@@ -115,16 +115,16 @@ def kafka_node(log_dirs: Sequence[Path], metadata_log_dir: Path | None = None) -
         if len(ids) > 1:
             raise ConfigError(f"these directories are of several: {name} is {_some(sorted(ids))}")
     places = [metadata_log_dir] if metadata_log_dir else log_dirs
-    place = next((path for path in places if (path / FOLDER).is_dir()), None)
+    place = next((path for path in places if (path / METADATA_FOLDER).is_dir()), None)
     entries = None if place is None else read_entries(place)
     if place is None or entries is None:
         raise ConfigError(
-            f"there is no {FOLDER} in {_some(map(str, places))}: name the directory of Kafka's "
-            "metadata.log.dir with --metadata-log-dir"
+            f"there is no {METADATA_FOLDER} in {_some(map(str, places))}: name the directory of "
+            "Kafka's metadata.log.dir with --metadata-log-dir"
         )
     image = image_of(entries)
     if not image.voters:
-        image.voters = _voters(place / FOLDER / _QUORUM_STATE)
+        image.voters = _voters(place / METADATA_FOLDER / _QUORUM_STATE)
     return KafkaNode(
         int(metas[0]["node.id"]), metas[0]["cluster.id"], image, _logs(log_dirs)
     )  # fmt: skip

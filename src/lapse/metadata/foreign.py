@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lapse.base.errors import ConfigError, StorageError
 from lapse.log.folders import list_partitions
-from lapse.metadata.kraft import FOLDER
+from lapse.metadata.image import METADATA_FOLDER
 from lapse.metadata.sqlite import STORE, look_at_settings
 
 _NAMED_MAX = 3
@@ -35,17 +35,17 @@ def refuse_foreign(log_dirs: Sequence[Path], zookeeper_connect: str = "") -> Non
                 f"zookeeper.connect={zookeeper_connect}: {log_dirs[0]} has its metadata in {STORE} "
                 f"({topics} topics). Allowed is a directory without, or no zookeeper.connect"
             )
-        if not any(FOLDER in _logs_in(path) for path in log_dirs):
+        if not any(METADATA_FOLDER in _logs_in(path) for path in log_dirs):
             return
     if topics:
         return
     for path in log_dirs:
         found = _logs_in(path)
-        if topics is not None and FOLDER not in found:
+        if topics is not None and METADATA_FOLDER not in found:
             continue  # all topics of it are deleted, and something is left
         if found:
             names = ", ".join(found[:_NAMED_MAX]) + (" …" if len(found) > _NAMED_MAX else "")
-            others = "" if FOLDER in found else _OR_OF_LAPSE
+            others = "" if METADATA_FOLDER in found else _OR_OF_LAPSE
             raise ConfigError(
                 f"log.dirs={path}: it holds logs ({names}) and {log_dirs[0]} has no metadata of "
                 f"Lapse that knows them: those of a real Kafka{others}. Nothing was written. "
@@ -70,4 +70,4 @@ def _logs_in(path: Path) -> list[str]:
         found = [str(partition) for partition in list_partitions(path)]
     except StorageError:
         return []
-    return sorted(found, key=lambda name: name != FOLDER)  # the clearest sign first
+    return sorted(found, key=lambda name: name != METADATA_FOLDER)  # the clearest sign first

@@ -22,6 +22,7 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 # A real Kafka's metadata log. Kafka, and tools that only look, believe what a folder of that name
 # says of all other topics: so no topic may have it, and one that is there is never written.
 METADATA_LOG = "__cluster_metadata"
+METADATA_FOLDER = f"{METADATA_LOG}-0"  # of a Kafka without ZooKeeper
 
 
 @dataclass(frozen=True, slots=True)

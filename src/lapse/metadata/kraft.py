@@ -24,14 +24,13 @@ from numpy.typing import NDArray
 from lapse.base.errors import CorruptData, unreadable
 from lapse.kernels import scan
 from lapse.kernels.layout import CONTROL
-from lapse.metadata.image import METADATA_LOG
+from lapse.metadata.image import METADATA_FOLDER
 from lapse.records.batch import records_of, scan_prefix
 from lapse.records.control import control_type
 from lapse.wire.codec import decode
 from lapse.wire.errors import MalformedMessage, UnsupportedVersion
 from lapse.wire.primitives import read_uvarint
 
-FOLDER = f"{METADATA_LOG}-0"
 _SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _BEGIN, _END, _ABORT = 23, 24, 25
@@ -76,12 +75,12 @@ def read_entries(log_dir: Path) -> Iterator[Entry] | None:
     CorruptData.
     """
     try:
-        listed = sorted(os.listdir(log_dir / FOLDER))
+        listed = sorted(os.listdir(log_dir / METADATA_FOLDER))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as e:
         raise unreadable(e) from e
-    return _of_whole_transactions(_read(log_dir / FOLDER, listed))
+    return _of_whole_transactions(_read(log_dir / METADATA_FOLDER, listed))
 
 
 def _read(folder: Path, listed: Sequence[str]) -> Iterator[Entry]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lapse.metadata.kraft import FOLDER
+from lapse.metadata.image import METADATA_FOLDER
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.wire.codec import encode
 from lapse.wire.primitives import uvarint
@@ -54,7 +54,7 @@ def control(base_offset: int, kind: int, value: bytes = b"\0\0\0") -> bytes:
 
 def segment(log_dir: Path, base_offset: int, *batches: bytes) -> Path:
     """A file of the log."""
-    folder = log_dir / FOLDER
+    folder = log_dir / METADATA_FOLDER
     folder.mkdir(exist_ok=True)
     path = folder / f"{base_offset:020d}.log"
     path.write_bytes(b"".join(batches))
@@ -64,12 +64,12 @@ def segment(log_dir: Path, base_offset: int, *batches: bytes) -> Path:
 def quorum(log_dir: Path, *voters: int) -> None:
     """Who decided what is in the log."""
     known = ",".join(f'{{"voterId":{voter}}}' for voter in voters)
-    (log_dir / FOLDER / "quorum-state").write_text(f'{{"currentVoters":[{known}]}}')
+    (log_dir / METADATA_FOLDER / "quorum-state").write_text(f'{{"currentVoters":[{known}]}}')
 
 
 def snapshot(log_dir: Path, end_offset: int, *of: object, is_whole: bool = True) -> Path:
     """What the records below an offset come to."""
-    folder = log_dir / FOLDER
+    folder = log_dir / METADATA_FOLDER
     folder.mkdir(exist_ok=True)
     path = folder / f"{end_offset:020d}-{3:010d}.checkpoint"
     batches = [control(0, HEADER), batch(1, *of)]

@@ -91,6 +91,18 @@ sys.exit(" ".join(loaded & set(sys.modules)) or 0)
     assert "usage: lapse rounds show " in told.stdout
 
 
+def test_what_keeps_the_others_running_stays_small() -> None:
+    """`lapse up` lives as long as its children; kernels would be four fifths of its memory."""
+    code = """
+import sys
+import lapse.cli.up
+loaded = {"numba", "numpy", "lapse.broker.node", "starlette", "kazoo", "jinja2", "pyspark"}
+sys.exit(" ".join(loaded & set(sys.modules)) or 0)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -15,7 +15,7 @@ from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.base.secret import Secret
 from lapse.log import checkpoints
 from lapse.metadata.adoption import LEVELS, LeftOut, adopt, adoption_of, kafka_node
-from lapse.metadata.kraft import FOLDER
+from lapse.metadata.image import METADATA_FOLDER
 from lapse.metadata.policies import find_policies
 from lapse.metadata.sqlite import STORE, SqliteStore
 from lapse.metadata.store import TopicRecord
@@ -143,7 +143,7 @@ def test_partitions_lie_in_any_directory_and_the_metadata_elsewhere(
     log(more, "stranger-0", B)
     metadata.mkdir()
     said(metadata, *topic("a", A, [[1], [1]]))
-    shutil.rmtree(data / FOLDER)
+    shutil.rmtree(data / METADATA_FOLDER)
     assert "--metadata-log-dir" in refusal(data, more)
     taken = adoption_of(kafka_node([data, more], metadata))
     assert taken.topics == (TopicRecord("a", A, 2, {}),)
@@ -212,7 +212,7 @@ def test_a_quorum_of_several_or_of_nobody_knows_whom_is_refused(data: Path) -> N
     adoption_of(kafka_node([data]))
     quorum(data, 1, 2)
     assert "several controllers (1, 2)" in refusal(data)
-    (data / FOLDER / "quorum-state").unlink()
+    (data / METADATA_FOLDER / "quorum-state").unlink()
     assert "there is no quorum-state" in refusal(data)
 
 

@@ -174,15 +174,33 @@ class Passwords:
     """Whether a password is a user's, on any of some listeners; takes milliseconds of CPU."""
 
     def __init__(self, entrances: tuple[Entrance, ...], access: Access) -> None:
-        self._plain = [e.plain_users for e in entrances if e.plain_users]
-        enabled = {name for e in entrances if e.sasl is not None for name in e.sasl.mechanisms}
-        self._scram = [SCRAM[name] for name in sorted(enabled & SCRAM.keys())]
+        self._plain = [(e.listener, e.plain_users) for e in entrances if e.plain_users]
+        self._scram = {
+            name: e.listener
+            for e in reversed(entrances)
+            for name in ([] if e.sasl is None else sorted(e.sasl.mechanisms))
+            if name in SCRAM
+        }
         self._access = access
 
     def fit(self, user: str, password: Secret) -> bool:
-        """Checks all user stores, so that the time does not reveal which users exist."""
-        plain = [u[user] == password for u in self._plain if user in u]
-        return any([*plain, *[self._is_of_scram(m, user, password) for m in self._scram]])
+        """Whether it is."""
+        return self.way_of(user, password) is not None
+
+    def way_of(self, user: str, password: Secret) -> tuple[Listener, str] | None:
+        """By which listener and mechanism the user comes in with it; None: by none.
+
+        Checks all user stores, so that the time does not reveal which users exist.
+        """
+        ways = [
+            (listener, PLAIN)
+            for listener, users in self._plain
+            if user in users and users[user] == password
+        ]
+        for name, listener in sorted(self._scram.items()):
+            if self._is_of_scram(SCRAM[name], user, password):
+                ways.append((listener, name))
+        return next(iter(ways), None)
 
     def _is_of_scram(self, mechanism: ScramMechanism, user: str, password: Secret) -> bool:
         found = self._access.credential(mechanism, user)

@@ -1,5 +1,7 @@
 """How a broker gets in at the others: by the settings of the listener that is for brokers.
 
+`user_login` does the same for a user who has logged in at the HTTP port, with that user's password.
+
 As in Kafka: by TLS it shows that listener's own certificate, and believes whom the listener
 believes; by SASL it is who `listener.name.L.M.sasl.jaas.config` says with `username` and
 `password`. At the other broker it is a user like any other, and needs ClusterAction on the cluster
@@ -8,12 +10,15 @@ and more: make it one of `super.users`.
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Mapping
+
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError
 from lapse.broker.access.authentication import MECHANISMS, given_properties
 from lapse.broker.access.listeners import Listener
 from lapse.client.login import Login, sasl_login
-from lapse.security.jaas import login_of, server_login_module
+from lapse.security.jaas import User, login_of, server_login_module
 from lapse.security.tls import client_context, listener_properties, tls_settings
 
 MECHANISM = "sasl.mechanism.inter.broker.protocol"
@@ -27,9 +32,7 @@ def broker_login(config: BrokerConfig, listener: Listener) -> Login:
     """
     try:
         given = given_properties(config.security)
-        context = None
-        if listener.protocol.has_tls:
-            context = client_context(tls_settings(listener_properties(given, listener.name)))
+        context = _tls(given, listener)
         if not listener.protocol.has_sasl:
             return Login(context)
         mechanism = config.sasl_mechanism_inter_broker_protocol
@@ -41,3 +44,18 @@ def broker_login(config: BrokerConfig, listener: Listener) -> Login:
         raise ConfigError(
             f"listener {listener.name}, by which brokers reach each other: {e}"
         ) from e
+
+
+def user_login(config: BrokerConfig, listener: Listener, mechanism: str, who: User) -> Login:
+    """For a user; reads certificates. Raises ConfigError as `broker_login`."""
+    try:
+        context = _tls(given_properties(config.security), listener)
+    except ConfigError as e:
+        raise ConfigError(f"listener {listener.name}, by which pages ask brokers: {e}") from e
+    return sasl_login(context, mechanism, who)
+
+
+def _tls(given: Mapping[str, str], listener: Listener) -> ssl.SSLContext | None:
+    if not listener.protocol.has_tls:
+        return None
+    return client_context(tls_settings(listener_properties(given, listener.name)))

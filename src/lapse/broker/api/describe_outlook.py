@@ -3,7 +3,8 @@
 Needs DESCRIBE cluster.
 
 Behaviour: `explain` and `plan` answer a line for each log that this broker has, as the commands of
-that name print it with `--json`; `rounds` one line, of the lifecycle service; `plan-rows`,
+that name print it with `--json`; `rounds` one line, of the lifecycle service; `reports` one for
+each of its last rounds; `overview` one of all logs; `plan-rows`,
 `segment-rows` and `ledger-rows` a line for each row of Spark's views. All comes from facts that the
 broker has in memory, and from small files beside its logs; records are not read. Many logs are
 answered in parts: `after` goes on behind the last one. A log that cannot be judged is a line
@@ -41,6 +42,7 @@ from lapse.lifecycle.outlook.rows import (
 )
 from lapse.lifecycle.round.ledger import read as read_ledger
 from lapse.lifecycle.round.stamps import info_of
+from lapse.lifecycle.status.reports import last_reports
 from lapse.lifecycle.status.snapshot import read_status
 from lapse.log.partition_log import PartitionLog
 from lapse.security.acls import Operation
@@ -48,8 +50,10 @@ from lapse.wire.schema.describe_outlook import (
     DESCRIBE_OUTLOOK,
     EXPLAIN,
     LEDGER_ROWS,
+    OVERVIEW,
     PLAN,
     PLAN_ROWS,
+    REPORTS,
     ROUNDS,
     SEGMENT_ROWS,
     DescribeOutlookRequest,
@@ -57,6 +61,7 @@ from lapse.wire.schema.describe_outlook import (
 )
 
 LOGS_MAX = 500  # of one answer
+REPORTS_MAX = 500
 _GONE = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 ROWS_BYTES_MAX = 4 << 20  # of one answer, but that the rows of a log stay together
 
@@ -98,7 +103,7 @@ def _look(
     if request.what in _ROWS:
         lines, count = _rows(services, request, here[:LOGS_MAX])
     else:
-        chosen = here if request.what == ROUNDS else here[:LOGS_MAX]
+        chosen = here if request.what in _OF_BROKER else here[:LOGS_MAX]
         lines, count = _LOOKS[request.what](services, request, chosen), len(chosen)
     return DescribeOutlookResponse(
         error_code=ErrorCode.NONE,
@@ -155,11 +160,26 @@ def _rounds(
     return [_json(read_status(_data_dir(services), services.clock.now_ms()))]
 
 
+def _reports(
+    services: Services, _request: DescribeOutlookRequest, _logs: Sequence[TopicPartition]
+) -> Lines:
+    return [*map(_json, last_reports(_data_dir(services), REPORTS_MAX))]
+
+
+def _overview(
+    services: Services, _request: DescribeOutlookRequest, _logs: Sequence[TopicPartition]
+) -> Lines:
+    return [_json(look()) for look in services.overviews]
+
+
 _LOOKS: dict[str, Look] = {
     EXPLAIN: _explained,
     PLAN: _planned,
     ROUNDS: _rounds,
+    REPORTS: _reports,
+    OVERVIEW: _overview,
 }
+_OF_BROKER = frozenset({ROUNDS, REPORTS, OVERVIEW})  # whatever logs there are
 
 
 def _rows(

@@ -26,7 +26,7 @@ from lapse.base.errors import CorruptData, StorageError
 from lapse.base.times import after_ms
 from lapse.broker.conditions import conditions
 from lapse.broker.control import ServiceSeen
-from lapse.broker.http.lateness import lateness_of, overdue
+from lapse.broker.http.lateness import deadlines_without_rounds, lateness_of, overdue
 from lapse.broker.http.metrics import labelled
 from lapse.broker.request.context import Services
 from lapse.lifecycle.clock_guard import ClockGuard
@@ -36,6 +36,7 @@ from lapse.lifecycle.decide.horizon import Stamp
 from lapse.lifecycle.decide.lateness import Deadline, deadlines_of
 from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, decide
 from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.outlook.overview import LogSeen, Overview, Trouble, overview_of
 from lapse.lifecycle.round.stamps import StampCache
 from lapse.lifecycle.status.conditions import (
     KINDS,
@@ -56,6 +57,7 @@ from lapse.lifecycle.status.reports import (
     read_progress,
     read_queue,
 )
+from lapse.lifecycle.status.snapshot import read_status
 from lapse.log.facts import BadRange
 from lapse.log.partition_log import LogMark, PartitionLog
 
@@ -270,7 +272,23 @@ class CleanerCollector(Collector):
         """All that is out of order; callable from any thread; reads files."""
         now_ms = self._services.clock.now_ms()
         rows, _, _ = self._look(now_ms)
+        return self._found(rows, now_ms)
+
+    def _found(self, rows: Sequence[Row], now_ms: int) -> list[Condition]:
         return [*self._writes(), *pipeline_conditions(self._pipeline(rows, now_ms))]
+
+    def overview(self) -> Overview:
+        """All logs, counted; callable from any thread; reads files."""
+        now_ms = self._services.clock.now_ms()
+        rows, _, _ = self._look(now_ms)
+        status = None
+        with contextlib.suppress(CorruptData, StorageError):
+            status = read_status(self._data_dir, now_ms)
+        return overview_of(
+            self._services.config.node_id, now_ms, logs_seen(self._online(), rows),
+            (Trouble(one.is_fault, one.reason, str(one)) for one in self._found(rows, now_ms)),
+            status,
+        )  # fmt: skip
 
     def _look(self, now_ms: int) -> tuple[list[Row], list[RoundReport], dict[str, RoundReport]]:
         with self._lock:
@@ -302,7 +320,7 @@ class CleanerCollector(Collector):
             connection=connection,
             due=sum(row.due for row in rows),
             failing={r.name: (r.failures, reasons.get(r.name, "")) for r in rows if r.failures},
-            late_ms={(str(one.log), one.kind): one.ms for one in late},
+            late_ms={(str(one.log), one.kind): one.ms for one in late if one.ms},
             clock=held,
         )
 
@@ -395,6 +413,21 @@ class CleanerCollector(Collector):
              max(eta_ms - now_ms, 0) / 1000 if eta_ms else 0),
         ):  # fmt: skip
             yield GaugeMetricFamily(f"lapse_lifecycle_{name}", doc, float(value))
+
+
+def logs_seen(logs: Iterable[PartitionLog], rows: Iterable[Row]) -> Iterator[LogSeen]:
+    """As an overview counts them; those without a row get no rounds."""
+    by_log = {row.name: row for row in rows}
+    for log in logs:
+        row = by_log.get(str(log.partition))
+        if row is None:
+            deadlines = deadlines_without_rounds(log)
+            yield LogSeen(log.partition, log.config, log.size_bytes, deadlines)
+        else:
+            yield LogSeen(
+                log.partition, log.config, log.size_bytes, row.deadlines, row.due,
+                bool(row.uncleanable), row.dirty_bytes, row.ratio,
+            )  # fmt: skip
 
 
 def _deadlines(rows: Iterable[Row]) -> dict[str, tuple[Deadline, ...]]:

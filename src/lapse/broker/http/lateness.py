@@ -48,7 +48,12 @@ def lateness_of(
     for log in logs:
         deadlines = by_log.get(str(log.partition))
         if deadlines is None:
-            expires = retention_deadline(segment_facts(log.segments[0]), log.config)
-            deadlines = () if expires is None else (expires,)
+            deadlines = deadlines_without_rounds(log)
         for kind, late_ms in overdue_ms(log.config, deadlines, now_ms).items():
             yield Late(log.partition, kind, late_ms)
+
+
+def deadlines_without_rounds(log: PartitionLog) -> tuple[Deadline, ...]:
+    """Of a log that gets none."""
+    expires = retention_deadline(segment_facts(log.segments[0]), log.config)
+    return () if expires is None else (expires,)

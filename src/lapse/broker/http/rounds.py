@@ -48,6 +48,10 @@ REFUSALS = {
         "this port has no logins (lapse.http.login), so it changes nothing: use `lapse rounds` "
         "on the broker's machine\n", 403,
     ),
+    Admission.ELSEWHERE: PlainTextResponse(
+        "this port has no logins (lapse.http.login): its pages are for clients on the broker's "
+        "machine, and need a PLAINTEXT listener\n", 403,
+    ),
 }  # fmt: skip
 
 

@@ -5,7 +5,8 @@ broker serves and 503 before and after. While something is out of order that
 `lifecycle.status.conditions` calls a fault (a log takes no writes, rounds are not running) it is
 503 and `degraded`. It says what else is out of order all the same; `/metrics` is Prometheus text
 (`broker.http.metrics`); `/rounds` is in `rounds`. Who may read them is for `login` to say;
-every client may read whether the broker serves.
+every client may read whether the broker serves. Pages for people are not made here (`web`): whoever
+wires a node up brings their routes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import uvicorn
@@ -23,12 +24,17 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from lapse.broker.access.listeners import Address
 from lapse.broker.http.login import Admission
 from lapse.broker.http.rounds import REFUSALS, RoundPages, who
 from lapse.broker.net.server import bind
+from lapse.client.visitor import Visitor
+
+# Who somebody is that looks at a page, or why that is not for him.
+Enter = Callable[[Request], Awaitable[Visitor | Response]]
+Pages = Callable[[Enter], Sequence[BaseRoute]]
 
 STOP_SECONDS_MAX = 1
 LOOK_SECONDS_MAX = 5
@@ -52,8 +58,9 @@ def app(
     is_serving: Callable[[], bool],
     look: Callable[[], Health],
     rounds: RoundPages,
+    pages: Pages | None = None,
 ) -> Starlette:
-    """All pages."""
+    """All routes; `pages` brings those for people."""
     login, looking = rounds.login, _Looking(look)
 
     async def health(request: Request) -> Response:
@@ -71,9 +78,14 @@ def app(
         text = await asyncio.to_thread(generate_latest, registry)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
-    return Starlette(
-        routes=[Route("/health", health), Route("/metrics", metrics), *rounds.routes()]
-    )
+    async def enter(request: Request) -> Visitor | Response:
+        found = await login.visit(*who(request))
+        return REFUSALS[found] if isinstance(found, Admission) else found
+
+    own = [Route("/health", health), Route("/metrics", metrics), *rounds.routes()]
+    found = Starlette(routes=[*own, *([] if pages is None else pages(enter))])
+    found.state.stopping = asyncio.Event()  # for answers that go on for as long as somebody looks
+    return found
 
 
 class _Looking:
@@ -120,6 +132,7 @@ class HttpServer:
             timeout_graceful_shutdown=STOP_SECONDS_MAX,
         )
         self.address = address
+        self._stopping: asyncio.Event = application.state.stopping
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None
 
@@ -137,6 +150,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Let answers under way finish, for a second at most."""
+        self._stopping.set()
         if self._task is not None:
             self._server.should_exit = True
             await self._task

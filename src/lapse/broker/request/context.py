@@ -32,6 +32,7 @@ from lapse.broker.logs.purgatory import Purgatory, Watch
 from lapse.broker.logs.topics import Topics
 from lapse.broker.replicas.moves import Moves
 from lapse.broker.replicas.replicas import Replicas
+from lapse.lifecycle.outlook.overview import Overview
 from lapse.lifecycle.status.conditions import Condition
 from lapse.security.acls import Operation, ResourceType
 from lapse.security.attempts import LoginAttempts
@@ -118,7 +119,7 @@ class Services:
     """The parts of a running broker.
 
     `advertised`: the APIs that it answers, for clients. `conditions`: whoever knows what is out of
-    order, once they are there; called in threads.
+    order, once they are there; called in threads. `overviews`: likewise, who counts the logs.
     """
 
     config: BrokerConfig
@@ -145,6 +146,7 @@ class Services:
     advertised: tuple[ApiVersion, ...]
     arrivals: Arrivals
     conditions: list[Callable[[], Sequence[Condition]]] = field(default_factory=list)
+    overviews: list[Callable[[], Overview]] = field(default_factory=list)
 
     @property
     def address(self) -> Address:

@@ -37,6 +37,7 @@ PROGRESS = "lapse-progress.json"
 QUEUE = "lapse-queue.json"
 ROUNDS_BYTES_MAX = 64 << 20
 TAIL_BYTES = 8 << 20  # of the file's end, read by a new `RoundTail`
+LAST_BYTES = 1 << 20  # the same of `last_reports`
 
 _BY_A_SERVICE = "what a lifecycle service writes"
 _File = TypeVar("_File")
@@ -61,6 +62,7 @@ class RoundReport:
         map_entries_max: the most keys that the map could hold; 0 if nothing bounds them.
         plan: "small" or "split".
         why: why it was that plan.
+        bytes_freed: by how much the rewritten segments are smaller; 0 in older lines.
     """
 
     round_id: str
@@ -92,6 +94,7 @@ class RoundReport:
     map_entries_max: int = 0
     plan: str = "small"
     why: str = ""
+    bytes_freed: int = 0
 
     @property
     def total_seconds(self) -> float:
@@ -139,7 +142,18 @@ def round_report(
         map_entries_max=0 if plan.split is not None else plan.map_entries_max,
         plan=plan.variant,
         why=plan.why,
+        bytes_freed=0 if result.error is not None else _freed(plan, receipt),
     )
+
+
+def _freed(plan: RoundPlan, receipt: Receipt) -> int:
+    """Of log files; a group that retention removed meanwhile counts all the same."""
+    sizes = {segment.base_offset: segment.size for segment in plan.segments}
+    before = sum(sizes[base] for group in receipt.groups for base in group.old_bases)
+    after = sum(
+        file.size for group in receipt.groups for file in group.files if file.kind == "records"
+    )
+    return before - after
 
 
 def append_reports(fs: Fs, data_dir: Path, reports: Sequence[RoundReport]) -> None:
@@ -169,6 +183,24 @@ def read_reports(data_dir: Path) -> Iterator[RoundReport]:
         for line in path.read_bytes().splitlines() if path.exists() else ():
             with contextlib.suppress(msgspec.DecodeError):
                 yield msgspec.json.decode(line, type=RoundReport)
+
+
+def last_reports(data_dir: Path, count: int) -> list[RoundReport]:
+    """The last lines, oldest first; reads no more than the end of the file. Raises StorageError."""
+    path = data_dir / ROUNDS
+    try:
+        with path.open("rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - LAST_BYTES, 0))
+            lines = file.read().splitlines()[-count:]
+    except FileNotFoundError:
+        return []
+    except OSError as e:
+        raise unreadable(e) from e
+    found = []
+    for line in lines:
+        with contextlib.suppress(msgspec.DecodeError):  # cut short by a crash, or by the look
+            found.append(msgspec.json.decode(line, type=RoundReport))
+    return found
 
 
 class RoundTail:

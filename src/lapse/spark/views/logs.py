@@ -14,7 +14,7 @@ from lapse.base.errors import ConfigError, LapseError, unreadable
 from lapse.base.ids import TopicPartition
 from lapse.lifecycle.outlook.rows import micros
 from lapse.log.folders import list_partitions
-from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
+from lapse.metadata.image import METADATA_FOLDER
 from lapse.spark.scan.plan import has_segments
 from lapse.spark.views.spec import KEYS, ViewOptions, ViewUnit
 
@@ -95,7 +95,7 @@ def _logs_in(path: Path) -> tuple[Path, list[TopicPartition]]:
 
 
 def _is_wanted(options: ViewOptions, partition: TopicPartition) -> bool:
-    if str(partition) == KRAFT_FOLDER or not options.filter.admits(partition):
+    if str(partition) == METADATA_FOLDER or not options.filter.admits(partition):
         return False
     internal = partition.topic.startswith("__")
     return not (internal and options.view == KEYS and options.filter.topics is None)

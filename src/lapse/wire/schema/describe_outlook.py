@@ -22,13 +22,15 @@ from lapse.wire.declaration import (
 DESCRIBE_OUTLOOK = api(OWN_KEYS_FROM, "DescribeOutlook", versions="0", flexible="0+")
 
 EXPLAIN, PLAN, ROUNDS = "explain", "plan", "rounds"
+OVERVIEW, REPORTS = "overview", "reports"
 PLAN_ROWS, SEGMENT_ROWS, LEDGER_ROWS = "plan-rows", "segment-rows", "ledger-rows"
 
 
 @request(DESCRIBE_OUTLOOK)
 class DescribeOutlookRequest:
-    """What is asked of the logs: explain, plan, rows of a view, or of the broker: rounds.
+    """What is asked of the logs: explain, plan, rows of a view; or of the broker.
 
+    Of the broker: rounds, what the last ones did (reports), an overview of all logs.
     `topic` and `logs` (like "t-0") choose some; null: all. `offset`: of one record of the one log;
     -1: none. `after`: go on behind this log. `now_ms`: judge as of this moment, by the broker's
     clock if it is -1; of plan-rows.

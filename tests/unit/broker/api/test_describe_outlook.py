@@ -8,25 +8,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from lapse.base.errors import ErrorCode, StorageError
+from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker.api import describe_outlook
 from lapse.cli.main import main
 from lapse.client.connection import BrokerConnection
+from lapse.lifecycle.outlook.overview import Overview
 from lapse.lifecycle.status.conditions import CLOCK_HELD, Condition
-from lapse.lifecycle.status.reports import QUEUE
+from lapse.lifecycle.status.reports import QUEUE, RoundReport, append_reports
 from lapse.metadata.membership import Registration
 from lapse.metadata.partition_states import first_state
 from lapse.wire.schema.describe_outlook import (
     EXPLAIN,
+    OVERVIEW,
     PLAN,
+    REPORTS,
     ROUNDS,
     DescribeOutlookRequest,
     DescribeOutlookResponse,
 )
 from tests.support.broker.running import batch_of, connect, create, produce, running_node
+from tests.unit.lifecycle.status.test_reports import REPORT
 
 
 async def ask(connection: BrokerConnection, what: str, **more: Any) -> DescribeOutlookResponse:
@@ -166,3 +172,26 @@ async def test_a_service_whose_files_make_no_sense_is_said(tmp_path: Path) -> No
         answer = await ask(connection, ROUNDS)
         assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert QUEUE in (answer.error_message or "")
+
+
+async def test_all_logs_at_once_and_what_the_last_rounds_did(tmp_path: Path) -> None:
+    """One line of all logs, whichever are named; what is out of order is among it."""
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        await create(node, "t", 3, cleanup_policy="compact", max_compaction_lag_ms="60000")
+        await create(node, "u", 1)
+        await produce(connection, "t", (1, batch_of(b"one")))
+        node.services.conditions.clear()  # of rounds that are not running
+        answer = await ask(connection, OVERVIEW)
+        (seen,) = [msgspec.json.decode(line, type=Overview) for line in answer.lines]
+        assert (seen.broker, seen.logs, seen.topics_all) == (0, 4, 2)
+        assert seen.size_bytes == len(batch_of(b"one"))
+        assert [(one.log, one.kind) for one in seen.ahead] == [("t-1", "superseded")]
+        assert [one.topic for one in seen.topics] == ["t", "u"]
+        assert seen.topics[0].dirty_bytes == 0
+        assert seen.status is not None
+        assert not seen.status.running
+        assert (await ask(connection, REPORTS)).lines == ()
+        done = [replace(REPORT, round_id=f"r{n}") for n in range(3)]
+        append_reports(RealFs(), tmp_path, done)
+        lines = (await ask(connection, REPORTS)).lines
+        assert [msgspec.json.decode(line, type=RoundReport) for line in lines] == done

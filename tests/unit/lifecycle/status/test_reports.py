@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.inline import InlineEngine
@@ -22,6 +23,7 @@ from lapse.lifecycle.status.reports import (
     ServiceProgress,
     append_reports,
     is_running,
+    last_reports,
     read_progress,
     read_queue,
     read_reports,
@@ -59,6 +61,39 @@ def test_which_plan_it_was_and_why(tmp_path: Path) -> None:
         report = round_report("inline", (), each, receipt, done)
         assert (report.plan, report.why) == ("split" if split else "small", "little memory")
         assert (report.map_entries, report.map_entries_max > 0) == (1, split is None)
+
+
+def test_what_a_round_has_freed(tmp_path: Path) -> None:
+    """By the files of its segments, before and after; a round that failed has freed nothing."""
+    plan = planned(tmp_path, [(0, data(0, (b"a", b"1"), (b"a", b"2")))], 1)
+    plan = replace(plan, split=None)
+    [receipt] = receipts_of(InlineEngine(RealFs(), ManualClock()).submit([plan]))
+    (group,) = receipt.groups
+    (kept,) = [file.size for file in group.files if file.kind == "records"]
+    done = CommitResult(plan.round_id, plan.name, 1, 1, 0.0)
+    freed = round_report("inline", (), plan, receipt, done).bytes_freed
+    assert freed == plan.segments[0].size - kept > 0
+    failed = round_report("inline", (), plan, receipt, replace(done, error="no luck"))
+    assert failed.bytes_freed == 0
+
+
+def test_the_last_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the end of the file, whose first line may be cut there, and its last by a crash."""
+    assert last_reports(tmp_path, 5) == []
+    some = [replace(REPORT, round_id=f"r{n}") for n in range(9)]
+    append_reports(RealFs(), tmp_path, some)
+    assert last_reports(tmp_path, 3) == some[6:]
+    assert last_reports(tmp_path, 99) == some
+    path = tmp_path / reports.ROUNDS
+    a_line = path.stat().st_size // 9
+    monkeypatch.setattr(reports, "LAST_BYTES", 4 * a_line + a_line // 2)
+    assert last_reports(tmp_path, 99) == some[5:]
+    path.write_bytes(path.read_bytes() + b'{"round_id":"r9","lo')
+    assert last_reports(tmp_path, 2) == some[8:]
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StorageError):
+        last_reports(tmp_path, 1)
 
 
 def test_a_line_cut_short_swallows_no_other(tmp_path: Path) -> None:

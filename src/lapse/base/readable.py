@@ -1,4 +1,4 @@
-"""Bytes of somebody else's as text that does nothing to a terminal."""
+"""Bytes and texts of somebody else's as text that does nothing to a terminal or a page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ def readable(data: bytes) -> str:
 
     So are line ends and tabs: a record stays a line.
     """
-    text = data.decode("utf-8", "backslashreplace")
+    return readable_text(data.decode("utf-8", "backslashreplace"))
+
+
+def readable_text(text: str) -> str:
+    """Likewise, of a text."""
     if text.isprintable():
         return text
     return "".join(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.cli.readable import readable
+from lapse.base.readable import readable
 
 
 @pytest.mark.parametrize(

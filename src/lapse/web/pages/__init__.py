@@ -1,0 +1,1 @@
+"""One module a page: what it asks brokers, and what its template is given."""
