@@ -124,6 +124,26 @@ def test_all_rounds_are_paused_until_resumed(sight: Sight) -> None:
     expect(page.get_by_role("listitem")).to_have_text("nothing of that was paused")
 
 
+def test_what_is_asked_for_is_cleaned_whatever_its_dirty_ratio(home: House, sight: Sight) -> None:
+    settings = {"cleanup_policy": "compact", "segment_ms": "100", "min_cleanable_dirty_ratio": "1"}
+    home.topic("asked", **settings)
+    for value in ("old", "new"):
+        home.send("asked", [Sent("k", value)])
+    page = sight.page
+    sight.open("/ui/topics/asked/0")
+    # Rolled by the clock; nothing else would have it cleaned.
+    while page.get_by_text("is not above min.cleanable.dirty.ratio").count() == 0:
+        page.wait_for_timeout(200)
+        page.reload()
+    page.get_by_role("link", name="Clean soon…").click()
+    expect(page.get_by_text("soon, whatever the dirty ratio")).to_be_visible()
+    _confirm(page, "asked-0")
+    _done(page)
+    home.until_rounds("asked-0", 1)
+    sight.open("/ui/rounds?log=asked-0")
+    expect(rows(page).first).to_contain_text("asked for")
+
+
 def test_a_round_is_called_off_where_there_is_one(sight: Sight) -> None:
     sight.open("/ui/topics/orders/0")
     sight.page.get_by_role("link", name="Cancel round…").click()

@@ -1,4 +1,4 @@
-"""`lapse rounds show|pause|resume|cancel`: what the lifecycle service does, and to steer it.
+"""`lapse rounds show|pause|resume|cancel|clean`: what the lifecycle service does, and to steer it.
 
 LOGDIR is the first data directory of the broker. The service is reached by files there, so a user
 who may write to the directory may pause and cancel, and a pause holds for the service that runs and
@@ -26,11 +26,12 @@ from lapse.cli.asked import ask_brokers, require_address
 from lapse.cli.output import show_table
 from lapse.cli.quantities import duration_ms
 from lapse.lifecycle.round.progress import LogProgress
-from lapse.lifecycle.status import pauses
+from lapse.lifecycle.status import pauses, wishes
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause_text
 from lapse.lifecycle.status.reports import ServiceProgress, UnderWay
 from lapse.lifecycle.status.snapshot import Status, read_status
-from lapse.wire.schema.alter_rounds import CANCEL, PAUSE, RESUME, AlterRoundsRequest
+from lapse.lifecycle.status.wishes import Wish
+from lapse.wire.schema.alter_rounds import CANCEL, CLEAN, PAUSE, RESUME, AlterRoundsRequest
 from lapse.wire.schema.describe_outlook import ROUNDS, DescribeOutlookRequest
 
 EXAMPLES = """\
@@ -41,6 +42,7 @@ examples:
   lapse rounds pause DATA --partition orders-0 --now   and cancel the round that it has now
   lapse rounds resume DATA                         everything
   lapse rounds cancel DATA --partition orders-0    only this round: it is due again in minutes
+  lapse rounds clean DATA --partition orders-0     soon, whatever its dirty ratio
   lapse rounds pause --bootstrap-server broker1:9092 --for 2h    on all brokers
 
 exit codes: 0 done, 1 there was nothing to cancel or resume, or a broker did not answer, 2 usage,
@@ -71,9 +73,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             verb.add_argument("--json", action="store_true", help="one object, or one a second")
             verb.add_argument("--watch", action="store_true", help="until interrupted")
         else:
+            every = "" if name == "clean" else " (default: all)"
             verb.add_argument(
                 "--partition", action="append", default=[], metavar="TOPIC-N",
-                help="only this log; may be repeated (default: all)",
+                help=f"only this log; may be repeated{every}", required=name == "clean",
             )  # fmt: skip
         if name == "pause":
             verb.add_argument("--for", dest="duration", metavar="TIME", help="such as 90s, 2h, 1d")
@@ -234,12 +237,33 @@ def _cancel(args: argparse.Namespace, clock: Clock) -> int:
     return _tell([_called_off(one) for one in called_off], _NOTHING_UNDER_WAY)
 
 
+def _clean(args: argparse.Namespace, clock: Clock) -> int:
+    if args.logdir is None:
+        request = AlterRoundsRequest(what=CLEAN, logs=tuple(args.partition))
+        return _ask_all(args, request, lambda line: _wished(msgspec.json.decode(line, type=Wish)))
+    now_ms = clock.now_ms()
+    present = {str(one) for one in options.partitions_in(args.logdir)}
+    for name in args.partition:
+        if name not in present:
+            raise StorageError(f"{args.logdir}: holds no log {name}")
+    made = wishes.wish(RealFs(), args.logdir, args.partition, now_ms)
+    if not read_status(args.logdir, now_ms).running:
+        print("no lifecycle service runs here now: one that begins within the hour does it",
+              file=sys.stderr)  # fmt: skip
+    return _tell([_wished(one) for one in made], _NO_SUCH_LOG)
+
+
+_NO_SUCH_LOG = "no broker has such a log"
 _NOTHING_PAUSED, _NOTHING_UNDER_WAY = "nothing of that was paused", "no such round is under way"
-_OTHERWISE = {RESUME: _NOTHING_PAUSED, CANCEL: _NOTHING_UNDER_WAY}
+_OTHERWISE = {RESUME: _NOTHING_PAUSED, CANCEL: _NOTHING_UNDER_WAY, CLEAN: _NO_SUCH_LOG}
 
 
 def _ended(pause: Pause) -> str:
     return f"{_what(pause)} {'go' if pause.log == EVERY_LOG else 'goes'} on"
+
+
+def _wished(one: Wish) -> str:
+    return f"{one.log} is cleaned soon, as far as it can be: its active segment waits for its roll"
 
 
 def _called_off(one: UnderWay) -> str:
@@ -275,4 +299,5 @@ _VERBS: dict[str, tuple[Say, str]] = {
     "pause": (_pause, "begin no rounds, of all logs or of some"),
     "resume": (_resume, "begin them again"),
     "cancel": (_cancel, "call off rounds that are under way"),
+    "clean": (_clean, "have logs cleaned soon, whatever their dirty ratio"),
 }

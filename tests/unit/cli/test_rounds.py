@@ -26,6 +26,7 @@ from lapse.lifecycle.status.reports import (
     write_progress,
     write_queue,
 )
+from lapse.lifecycle.status.wishes import Wish, read_wishes
 from lapse.wire.schema.alter_rounds import AlterRoundsRequest, AlterRoundsResponse
 from lapse.wire.schema.metadata import MetadataRequest
 from tests.support.client.peers import HANG_UP, Peer, metadata, running_peers
@@ -147,6 +148,27 @@ def test_what_is_wrong_is_said(
 
 
 # --- all brokers of a cluster ---------------------------------------------------------------------
+
+
+def test_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    now_ms = serve(tmp_path)
+    code, text, err = said(capsys, "clean", tmp_path, "--partition", "a-0")
+    assert (code, err) == (0, "")
+    assert text.startswith("a-0 is cleaned soon, as far as it can be")
+    assert [*read_wishes(tmp_path, now_ms)] == ["a-0"]
+    code, _, err = said(capsys, "clean", tmp_path, "--partition", "x-0")
+    assert (code, "holds no log x-0" in err) == (3, True)
+    serve(tmp_path, age_ms=SILENT_MS + 1)
+    code, _, err = said(capsys, "clean", tmp_path, "--partition", "a-0")
+    assert (code, "no lifecycle service runs here now" in err) == (0, True)
+
+
+async def test_brokers_are_asked_to_clean(capsys: pytest.CaptureFixture[str]) -> None:
+    log = ("--partition", "a-0")
+    code, out, _ = await said_to(capsys, {1: answer(Wish("a-0", 5)), 2: answer()}, "clean", *log)
+    assert (code, out[:30]) == (0, "broker 1: a-0 is cleaned soon,")
+    code, _, err = await said_to(capsys, {1: answer(), 2: answer()}, "clean", *log)
+    assert (code, err) == (1, "no broker has such a log\n")
 
 
 def answer(*lines: object, code: ErrorCode = ErrorCode.NONE) -> Callable[[object], object]:

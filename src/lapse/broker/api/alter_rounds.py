@@ -1,12 +1,13 @@
-"""AlterRounds (key 10001): pause, resume or call off rounds of this broker's logs.
+"""AlterRounds (key 10001): pause, resume, call off or ask for rounds of this broker's logs.
 
 Needs ALTER cluster, as the same on the HTTP port.
 
-Behaviour: as `lapse rounds pause`, `resume` and `cancel` in the broker's directory, by files there
-that the lifecycle service reads. A pause begins, and ends, by the broker's clock. A pause answers
-with all pauses that hold, the others with what they have ended. Logs that are not here count, too:
-a replica may come. INVALID_REQUEST for another verb, a log's name that is none, no log at all
-(null means all), or a negative duration but -1; KAFKA_STORAGE_ERROR where it cannot be written.
+Behaviour: as `lapse rounds pause`, `resume`, `cancel` and `clean` in the broker's directory, by
+files there that the lifecycle service reads. A pause begins, and ends, by the broker's clock. A
+pause answers with all pauses that hold, `clean` with what is asked for, the others with what they
+have ended. Logs that are not here count, too, since a replica may come, but not for `clean`.
+INVALID_REQUEST for another verb, a log's name that is none, no log at all (null means all, but for
+`clean`), or a negative duration but -1; KAFKA_STORAGE_ERROR where it cannot be written.
 
 v0 ours; not in ApiVersions.
 """
@@ -14,6 +15,7 @@ v0 ours; not in ApiVersions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -26,12 +28,13 @@ from lapse.broker.request.asked_logs import asked_logs, away
 from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
-from lapse.lifecycle.status import pauses
+from lapse.lifecycle.status import pauses, wishes
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause
 from lapse.security.acls import Operation
 from lapse.wire.schema.alter_rounds import (
     ALTER_ROUNDS,
     CANCEL,
+    CLEAN,
     PAUSE,
     RESUME,
     AlterRoundsRequest,
@@ -47,10 +50,17 @@ async def handle(
     """Do it, in a thread, and say what came of it."""
     do = _VERBS.get(request.what)
     is_no_log = request.logs == () or None in map(TopicPartition.parse, request.logs or ())
+    is_no_log |= request.what == CLEAN and request.logs is None
     if do is None or request.duration_ms < -1 or is_no_log:
         verbs = ", ".join(_VERBS)
-        words = f"what: allowed is {verbs}; logs: like t-0, or null; duration_ms: -1 or more"
+        words = (
+            f"what: allowed is {verbs}; logs: like t-0, or null but for clean; duration_ms: -1 or "
+            "more"
+        )
         return AlterRoundsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=words)
+    if request.what == CLEAN:
+        here = {str(log.partition) for log in services.partitions.all()}
+        request = replace(request, logs=tuple(one for one in request.logs or () if one in here))
     place = services.partitions.fs, services.partitions.data_dir
     try:
         done = await services.disk.run(do, *place, request, services.clock.now_ms())
@@ -83,10 +93,15 @@ def _cancel(fs: Fs, path: Path, request: AlterRoundsRequest, now_ms: int) -> Don
     return pauses.call_off(fs, path, request.logs or (), now_ms)
 
 
+def _clean(fs: Fs, path: Path, request: AlterRoundsRequest, now_ms: int) -> Done:
+    return wishes.wish(fs, path, request.logs, now_ms) if request.logs else ()
+
+
 _VERBS: dict[str, Callable[[Fs, Path, AlterRoundsRequest, int], Done]] = {
     PAUSE: _pause,
     RESUME: _resume,
     CANCEL: _cancel,
+    CLEAN: _clean,
 }
 
 API = Endpoint(

@@ -1,14 +1,15 @@
-"""Rounds at the HTTP port: reading their state, and pause, resume and cancel (ALTER by ACL).
+"""Rounds at the HTTP port: their state; pause, resume, cancel and clean (ALTER by ACL).
 
     GET  /rounds            the service's state, its rounds under way, the queue, the pauses
     POST /rounds/pause      {"logs": ["orders-0"], "for_ms": 3600000, "reason": "…", "now": true}
     POST /rounds/resume     {"logs": ["orders-0"]}
     POST /rounds/cancel     {"logs": ["orders-0"]}
+    POST /rounds/clean      {"logs": ["orders-0"]}
 
-An empty `logs` means all logs. Responses are JSON. The broker only reads and writes files in the
-first data directory, as `lapse rounds` does there: the service need not be running. Without logins
-at this port no client may change anything through it. A POST must declare JSON as its content type,
-which the form of another web site cannot.
+An empty `logs` means all logs, but for clean, which names some. Responses are JSON. The broker only
+reads and writes files in the first data directory, as `lapse rounds` does there: the service need
+not be running. Without logins at this port no client may change anything through it. A POST must
+declare JSON as its content type, which the form of another web site cannot.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from lapse.base.fs import Fs
 from lapse.base.times import after_ms
 from lapse.broker.http.login import Admission, HttpLogin
 from lapse.broker.logs.disk import DiskThreads
-from lapse.lifecycle.status import pauses
+from lapse.lifecycle.status import pauses, wishes
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause
 from lapse.lifecycle.status.reports import UnderWay
 from lapse.lifecycle.status.snapshot import Status, read_status
+from lapse.lifecycle.status.wishes import Wish
 from lapse.security.attempts import WAIT_MAX_MS
 
 BODY_BYTES_MAX = 64 << 10
@@ -87,6 +89,7 @@ class RoundPages:
             Route("/rounds/pause", self._posted(self._pause), methods=["POST"]),
             Route("/rounds/resume", self._posted(self._resume), methods=["POST"]),
             Route("/rounds/cancel", self._posted(self._cancel), methods=["POST"]),
+            Route("/rounds/clean", self._posted(self._clean), methods=["POST"]),
         ]
 
     async def _show(self, request: Request) -> Response:
@@ -136,6 +139,11 @@ class RoundPages:
 
     def _cancel(self, command: RoundsCommand) -> tuple[UnderWay, ...]:
         return pauses.call_off(self.fs, self.data_dir, command.logs, self.clock.now_ms())
+
+    def _clean(self, command: RoundsCommand) -> tuple[Wish, ...]:
+        if not command.logs:
+            return ()
+        return wishes.wish(self.fs, self.data_dir, command.logs, self.clock.now_ms())
 
 
 def who(request: Request) -> tuple[str | None, str]:

@@ -49,6 +49,7 @@ class Due(Enum):
     HEADERS = "headers of producers that are gone"
     DELETED = "deleted records in a file"
     FORCED = "--force"
+    ASKED = "asked for"
 
 
 # Reasons that come with a deadline: all but the dirty ratio and --force.
@@ -144,6 +145,7 @@ class RoundOptions:
 
     Attributes:
         force: `--force` skips ratio, lags and waiting, never policy.
+        asked: somebody asks for a round: skips the ratio and waiting, and no lag that was promised.
         dirty: `--first-dirty`.
         removable_below: `--replica-cleaned-to`: tombstones and markers from there on stay.
         stamp_ms: the time to count horizons from, where that may be later than the time to decide
@@ -153,6 +155,7 @@ class RoundOptions:
 
     rules: Rules = Rules.LAPSE
     force: bool = False
+    asked: bool = False
     dirty: int | None = None
     removable_below: int | None = None
     stamp_ms: int | None = None
@@ -346,6 +349,8 @@ def _due(case: _Case) -> tuple[Due, ...]:
             due += _waited_for(case)
     if case.options.force:
         due.append(Due.FORCED)
+    if case.options.asked and bounds.dirty_bytes > 0:
+        due.append(Due.ASKED)
     return tuple(due)
 
 
@@ -379,7 +384,8 @@ def _dead_to_go(case: _Case) -> Dead | None:
         return None
     if dead.holder.lacks_summary and case.config.compacts:
         return None
-    if not options.force and dead.since_ms <= case.now_ms < trim_due_ms(dead, case.config):
+    waits = not (options.force or options.asked)
+    if waits and dead.since_ms <= case.now_ms < trim_due_ms(dead, case.config):
         return None  # a move from the future (the clock was ahead then) is not waited for
     return None if trim_is_barred(facts, dead, case.now_ms) else dead
 

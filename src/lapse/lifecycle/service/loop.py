@@ -20,15 +20,16 @@ removed or stamped.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from lapse.base.backoff import backoff_ms
 from lapse.base.clock import sleep_in_slices
-from lapse.base.errors import LapseError
+from lapse.base.errors import LapseError, StorageError
 from lapse.base.times import after_ms
 from lapse.lifecycle.clock_guard import ClockGuard
 from lapse.lifecycle.decide.clock import ClockVerdict
@@ -66,6 +67,7 @@ from lapse.lifecycle.status.reports import (
     EngineReport,
     Queue,
 )
+from lapse.lifecycle.status.wishes import WISHES, Wish, end_wishes, read_wishes
 from lapse.log.env import LogEnv
 
 logger = logging.getLogger(__name__)
@@ -124,6 +126,8 @@ class Service:
         self._board = Board(env, data_dir, report)
         self._setbacks = Setbacks(env.clock)
         self._outcomes = Outcomes(owner, engine, env.clock, self._board, self._setbacks)
+        self._outcomes.when_made = self._end_wishes
+        self._wishes: Mapping[str, Wish] = {}
         self._guard = ClockGuard(env.fs, env.clock, data_dir, options.clock_jump_max_ms)
         self._undecided: set[str] = set()
         self._owner_missed = 0  # how often in a row
@@ -165,11 +169,12 @@ class Service:
         )
 
     def _said(self) -> int:
-        """Moves when somebody pauses or resumes."""
-        try:
-            return (self._data_dir / PAUSES).stat().st_mtime_ns
-        except OSError:
-            return 0
+        """Moves when somebody pauses, resumes, or wishes for a round."""
+        moved = 0
+        for name in (PAUSES, WISHES):
+            with contextlib.suppress(OSError):
+                moved += (self._data_dir / name).stat().st_mtime_ns
+        return moved
 
     def step(self) -> int:
         """Look once and run what is due; returns how many ms to rest before the next look."""
@@ -187,6 +192,7 @@ class Service:
             if pauses.all is not None:
                 return self._wait_for_resume(pauses.all)
             decisions = self._decide(infos, verdict)
+            self._end_vain_wishes(decisions, now_ms)
             self._setbacks.forget_but(str(info.facts.partition) for info in infos)
             ready = [d for d in order(decisions) if self._is_ready(d, pauses)]
             if ready:
@@ -208,7 +214,9 @@ class Service:
 
     def _decide(self, infos: Iterable[LogInfo], clock: ClockVerdict) -> list[Decision]:
         """What is decided of each; one that cannot be decided on is left out for a while."""
-        wish = RoundOptions(stamp_ms=clock.latest_ms, steps=clock.record.steps)
+        plain = RoundOptions(stamp_ms=clock.latest_ms, steps=clock.record.steps)
+        asked = replace(plain, asked=True)
+        self._wishes = read_wishes(self._data_dir, clock.now_ms)
         decisions = []
         for info in infos:
             name = str(info.facts.partition)
@@ -216,12 +224,31 @@ class Service:
                 continue
             self._undecided.discard(name)
             try:
-                decisions.append(decide(info, clock.now_ms, wish))
+                options = asked if name in self._wishes else plain
+                decisions.append(decide(info, clock.now_ms, options))
             except Exception as e:
                 logger.exception("nothing can be decided of %s", name)
                 self._setbacks.set_back(name, f"nothing can be decided of it: {e!r}")
                 self._undecided.add(name)
         return decisions
+
+    def _end_vain_wishes(self, decisions: Iterable[Decision], now_ms: int) -> None:
+        """Of logs that are not here, or of which nothing can be cleaned now."""
+        if not self._wishes:
+            return
+        may_come = {str(d.info.facts.partition) for d in decisions if d.due or wants_look(d)}
+        vain = self._wishes.keys() - may_come
+        if vain:
+            logger.info("nothing is to be cleaned of %s, as was asked for", some(sorted(vain)))
+            self._end_wishes(dict.fromkeys(vain, now_ms))
+
+    def _end_wishes(self, until: Mapping[str, int]) -> None:
+        if self._wishes.keys().isdisjoint(until):
+            return
+        try:
+            end_wishes(self._env.fs, self._data_dir, until, self._clock.now_ms())
+        except StorageError as e:
+            logger.warning("a wish is not ended: %s", e)  # it ends by itself
 
     # --- rounds ----------------------------------------------------------------------------------
 

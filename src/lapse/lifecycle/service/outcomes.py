@@ -7,7 +7,7 @@ read goes on below it (L10). Jobs that come to nothing one after the other are t
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class Outcomes:
         companions: logs that fail together, to be run apart.
         has_worked: whether the engine has made anything yet.
         is_stopping: the service ends: what fails now says nothing.
+        when_made: is told the logs whose rounds are in place, each with the time it was judged by.
     """
 
     owner: Owner
@@ -48,6 +49,7 @@ class Outcomes:
     companions: Companions = field(default_factory=Companions)
     has_worked: bool = False
     is_stopping: bool = False
+    when_made: Callable[[Mapping[str, int]], None] = lambda _made: None
     _jobs_failed: int = 0  # in a row
 
     def commit(
@@ -81,6 +83,9 @@ class Outcomes:
             else:
                 self._learn(plan, receipt, result)
         self.board.report(rounds)
+        made = {one.log: one.now_ms for one in rounds if one.error is None}
+        if made:
+            self.when_made(made)
 
     def _learn(self, plan: RoundPlan, receipt: Receipt, result: CommitResult) -> None:
         """Whether the log may have another round at once."""

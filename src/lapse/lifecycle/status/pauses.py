@@ -106,7 +106,7 @@ def pause(fs: Fs, data_dir: Path, logs: Sequence[str], request: Pause) -> None:
 
     An earlier pause of the same log is replaced. Raises StorageError, CorruptData.
     """
-    with _locked(fs, data_dir):
+    with locked(fs, data_dir):
         before = {p.log: p for p in read_pauses(data_dir, request.since_ms)}
         now = {log: replace(request, log=log) for log in logs or (EVERY_LOG,)}
         _write(fs, data_dir, {**before, **now}.values())
@@ -117,7 +117,7 @@ def resume(fs: Fs, data_dir: Path, logs: Sequence[str], now_ms: int) -> tuple[Pa
 
     Raises StorageError, CorruptData.
     """
-    with _locked(fs, data_dir):
+    with locked(fs, data_dir):
         before = list(read_pauses(data_dir, now_ms))
         ended = tuple(p for p in before if not logs or p.log in logs)
         _write(fs, data_dir, [p for p in before if p not in ended])
@@ -125,8 +125,8 @@ def resume(fs: Fs, data_dir: Path, logs: Sequence[str], now_ms: int) -> tuple[Pa
 
 
 @contextlib.contextmanager
-def _locked(fs: Fs, data_dir: Path) -> Iterator[None]:
-    """Lock the pauses against changes by other threads and processes."""
+def locked(fs: Fs, data_dir: Path) -> Iterator[None]:
+    """Lock pauses, and wishes, against changes by other threads and processes."""
     with contextlib.closing(fs.open_append(data_dir / _LOCK)) as lock:
         fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
         yield

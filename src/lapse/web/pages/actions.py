@@ -1,4 +1,4 @@
-"""Changes: pause, resume, cancel rounds; delete records before an offset.
+"""Changes: clean a log soon; pause, resume, cancel rounds; delete records before an offset.
 
 Each is shown first as what it would do, and done only when its form comes back with the name of
 what it is done to, typed by hand. Brokers judge whether the user may.
@@ -18,8 +18,11 @@ from lapse.client.admin import Admin
 from lapse.client.outlook import ask_all
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause_text
 from lapse.lifecycle.status.reports import UnderWay
+from lapse.lifecycle.status.wishes import Wish
+from lapse.web import words
 from lapse.web.asked import Asked, BadQuestion, NotFound, Page
-from lapse.wire.schema.alter_rounds import CANCEL, PAUSE, RESUME, AlterRoundsRequest
+from lapse.wire.schema.alter_rounds import CANCEL, CLEAN, PAUSE, RESUME, AlterRoundsRequest
+from lapse.wire.schema.describe_outlook import PLAN_ROWS, DescribeOutlookRequest
 
 DELETE = "delete-records"
 OFFSET_MAX = (1 << 63) - 1
@@ -89,7 +92,7 @@ class _Wish:
         if what not in _DO:
             raise NotFound(f"{what}: allowed is {', '.join(_DO)}")
         log = TopicPartition.parse(field("log")) if field("log") else None
-        if log is None and (field("log") or what == DELETE):
+        if log is None and (field("log") or what in {DELETE, CLEAN}):
             raise BadQuestion(f"log={field('log')}: allowed is a name like orders-0")
         offset = _whole(field("offset"), "offset") if what == DELETE else -1
         return _Wish(what, log, offset, _duration_ms(field("for")), field("reason")[:500])
@@ -118,7 +121,9 @@ async def _foreseen(asked: Asked, wish: _Wish) -> Change:
     of = "all logs" if wish.log is None else str(wish.log)
     if wish.what == DELETE:
         return await _foreseen_deletion(asked, wish)
-    words = {
+    if wish.what == CLEAN:
+        return await _foreseen_round(asked, wish)
+    said = {
         PAUSE: f"begin no round of {of}"
         + (" until somebody resumes" if wish.duration_ms < 0 else ", for the time that is said"),
         RESUME: f"rounds of {of} begin again when they are due",
@@ -126,7 +131,23 @@ async def _foreseen(asked: Asked, wish: _Wish) -> Change:
         "again in minutes",
     }
     warning = "what a round would have removed is late then" if wish.what == PAUSE else ""
-    return Change(wish.what, _TITLES[wish.what], str(wish.log or ""), (words[wish.what],), warning)
+    return Change(wish.what, _TITLES[wish.what], str(wish.log or ""), (said[wish.what],), warning)
+
+
+async def _foreseen_round(asked: Asked, wish: _Wish) -> Change:
+    """By each broker that has the log: what is dirty there, and what holds the rest."""
+    said = await ask_all(asked.cluster, DescribeOutlookRequest(what=PLAN_ROWS, logs=wish.logs))
+    effects = []
+    for row in said.of(dict):
+        dirty = row.get("dirty_bytes")
+        what = f"a round cleans {words.size(dirty)} soon, whatever the dirty ratio"
+        if not dirty:
+            what = "nothing: no sealed segment is dirty"
+        effects.append(f"broker {row['broker']}: {what}; now: {row['explanation']}")
+    if not effects:
+        raise NotFound(f"{wish.log}: no broker that answers has such a log")
+    effects += [f"broker {b} does nothing: {why}" for b, why in sorted(said.silent.items())]
+    return Change(CLEAN, _TITLES[CLEAN], str(wish.log), tuple(effects))
 
 
 async def _foreseen_deletion(asked: Asked, wish: _Wish) -> Change:
@@ -165,7 +186,7 @@ async def _alter(asked: Asked, wish: _Wish) -> Change:
         for line in lines
     ]
     effects += [f"broker {b} goes on as before: {why}" for b, why in sorted(said.silent.items())]
-    none = "nothing of that was paused" if wish.what == RESUME else "no such round is under way"
+    none = _NONE.get(wish.what, "")
     return Change(wish.what, _TITLES[wish.what], str(wish.log or ""), tuple(effects) or (none,))
 
 
@@ -207,11 +228,22 @@ def _called_off(line: str) -> str:
     return f"{one.log}: round {one.round_id} is called off"
 
 
+def _wished(line: str) -> str:
+    one = msgspec.json.decode(line, type=Wish)
+    return f"{one.log} is cleaned soon, as far as it can be"
+
+
 def _logs(pause: Pause) -> str:
     return "all logs" if pause.log == EVERY_LOG else pause.log
 
 
+_NONE = {
+    RESUME: "nothing of that was paused",
+    CANCEL: "no such round is under way",
+    CLEAN: "no broker has such a log",
+}
 _TITLES = {
+    CLEAN: "Clean soon",
     PAUSE: "Pause rounds",
     RESUME: "Resume rounds",
     CANCEL: "Cancel rounds",
@@ -221,8 +253,10 @@ _DONE: Mapping[str, Callable[[str], str]] = {
     PAUSE: _paused,
     RESUME: _resumed,
     CANCEL: _called_off,
+    CLEAN: _wished,
 }
 _DO: Mapping[str, Callable[[Asked, _Wish], Awaitable[Change]]] = {
+    CLEAN: _alter,
     PAUSE: _alter,
     RESUME: _alter,
     CANCEL: _alter,

@@ -1,4 +1,4 @@
-"""AlterRounds (key 10001): pause, resume or call off rounds of a broker's logs. Ours, not Kafka's.
+"""AlterRounds (key 10001): steer rounds of a broker's logs. Ours, not Kafka's.
 
 v0 flexible. No ApiVersions answer has it, as DescribeOutlook.
 """
@@ -21,15 +21,15 @@ from lapse.wire.declaration import (
 
 ALTER_ROUNDS = api(OWN_KEYS_FROM + 1, "AlterRounds", versions="0", flexible="0+")
 
-PAUSE, RESUME, CANCEL = "pause", "resume", "cancel"
+PAUSE, RESUME, CANCEL, CLEAN = "pause", "resume", "cancel", "clean"
 
 
 @request(ALTER_ROUNDS)
 class AlterRoundsRequest:
-    """What is to be done: pause, resume or cancel.
+    """What is to be done: pause, resume, cancel, or clean soon.
 
-    `logs` (like "t-0") choose some; null: all. Of a pause: `duration_ms`, -1 for one that only
-    `resume` ends, and `reason`; `now`: what is under way is called off, too.
+    `logs` (like "t-0") choose some; null: all, but not for clean. Of a pause: `duration_ms`, -1
+    for one that only `resume` ends, and `reason`; `now`: what is under way is called off, too.
     """
 
     what: str = field(STRING)

@@ -22,6 +22,7 @@ from lapse.lifecycle.status.reports import (
     write_progress,
     write_queue,
 )
+from lapse.lifecycle.status.wishes import Wish, read_wishes
 from lapse.wire.schema.alter_rounds import AlterRoundsRequest, AlterRoundsResponse
 from tests.support.broker.running import connect, create, running_node
 
@@ -64,6 +65,8 @@ async def test_rounds_are_paused_and_go_on(tmp_path: Path) -> None:
         {"what": "pause", "logs": ("t",)},
         {"what": "pause", "logs": ()},  # none: that is not all
         {"what": "pause", "duration_ms": -2},
+        {"what": "clean"},  # all: nobody means that
+        {"what": "clean", "logs": ()},
     ],
 )
 async def test_what_makes_no_sense_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
@@ -95,3 +98,14 @@ async def test_rounds_that_are_under_way_are_called_off(tmp_path: Path) -> None:
         assert [is_cancelled(data / f"t-{n}", "r1") for n in range(2)] == [False, True]
         await ask(connection, "pause", now=True)
         assert is_cancelled(data / "t-0", "r1")
+
+
+async def test_a_log_that_is_here_is_asked_for(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        await create(node, "t", 2)
+        answer = await ask(connection, "clean", logs=("t-1", "t-9", "u-0"))
+        assert answer.error_code == 0
+        [made] = [msgspec.json.decode(line, type=Wish) for line in answer.lines]
+        assert made.log == "t-1"
+        assert read_wishes(tmp_path, made.since_ms) == {"t-1": made}
+        assert (await ask(connection, "clean", logs=("u-0",))).lines == ()

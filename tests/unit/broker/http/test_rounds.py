@@ -25,6 +25,7 @@ from lapse.lifecycle.status.reports import (
     write_progress,
     write_queue,
 )
+from lapse.lifecycle.status.wishes import read_wishes
 from lapse.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tests.support.broker.running import running_node
 from tests.support.broker.secured import SECURED, WITH_ACLS, allow, set_acls
@@ -83,7 +84,7 @@ async def test_who_may_read_sees_what_goes_on(tmp_path: Path) -> None:
 
 async def test_without_logins_nothing_is_changed(tmp_path: Path) -> None:
     async with running_node(tmp_path, HTTP) as node:
-        for verb in ("pause", "resume", "cancel"):
+        for verb in ("pause", "resume", "cancel", "clean"):
             status, text = await ask(node, f"/rounds/{verb}", {})
             assert (status, "use `lapse rounds`" in text) == (403, True)
             assert (await ask(node, f"/rounds/{verb}"))[0] == 405
@@ -107,6 +108,10 @@ async def test_pause_resume_and_cancel(tmp_path: Path) -> None:
         assert is_cancelled(tmp_path / "a-0", "r1")
         status, answer = await ask(node, "/rounds/resume", b"", user=ADMIN)
         assert (status, answer["pauses"]) == (200, [])
+        status, answer = await ask(node, "/rounds/clean", {"logs": ["a-0"]}, user=ADMIN)
+        assert (status, [one["log"] for one in answer]) == (200, ["a-0"])
+        assert [*read_wishes(tmp_path, node.services.clock.now_ms())] == ["a-0"]
+        assert await ask(node, "/rounds/clean", {}, user=ADMIN) == (200, [])
 
 
 async def test_to_change_something_takes_alter(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from lapse.lifecycle.decide.select import (
     RoundKind,
     RoundOptions,
     decide,
+    must_be_made,
     order,
 )
 from lapse.lifecycle.decide.verdict import Rules
@@ -264,6 +265,19 @@ def test_force_skips_ratio_and_lag_but_needs_something_to_do() -> None:
     assert (clean.due, clean.blocked) == ((), Blocked.NOTHING_TO_DO)
 
 
+def test_who_asks_gets_what_the_ratio_would_keep_waiting_and_no_more() -> None:
+    """No lag that was promised is skipped, and nothing is done where nothing is dirty."""
+    half = sealed(segment(0), segment(10, 1), cleaner_checkpoint=10)
+    asked = RoundOptions(asked=True)
+    assert decided(half, asked).due == (Due.ASKED,)
+    assert decided(half, asked, min_compaction_lag_ms=10 * DAY).due == ()
+    assert decided(half, RoundOptions(force=True), min_compaction_lag_ms=10 * DAY).due != ()
+    clean = sealed(segment(0), cleaner_checkpoint=10)
+    assert decided(clean, asked).blocked is Blocked.NOTHING_TO_DO
+    assert decided(half, asked, cleanup_policy="delete").due == ()
+    assert must_be_made(decided(half, asked)), "somebody waits"
+
+
 @pytest.mark.parametrize(
     "unknown", [{"with_summary": False}, {"estimated": True}, {"commits": -1}], ids=str
 )
@@ -292,6 +306,12 @@ def late_trim(moved_ms: int = NOW - DAY, **facts: object) -> LogFacts:
 
 
 LAG = {"lapse_physical_delete_max_lag_ms": 1000, "file_delete_delay_ms": 200}
+
+
+def test_who_asks_does_not_wait_for_the_lag_of_deleted_records() -> None:
+    young = late_trim(NOW - 1)
+    assert decided(young, **LAG).due == ()
+    assert decided(young, RoundOptions(asked=True), **LAG).due == (Due.DELETED,)
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete", "compact,delete", ""])

@@ -31,6 +31,7 @@ from lapse.lifecycle.service.loop import Service, ServiceOptions
 from lapse.lifecycle.status.backoff import BACKOFF_MS_MAX
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause
 from lapse.lifecycle.status.reports import read_progress, read_queue, read_reports
+from lapse.lifecycle.status.wishes import read_wishes, wish
 from lapse.records.batch import scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.testing.clock import ManualClock
@@ -114,6 +115,45 @@ def test_what_must_be_cleaned_goes_first(tmp_path: Path) -> None:
         assert p.engine.runs == [["late-0"], ["a-0"]]
         due = next(r.due for r in read_reports(p.data))
         assert due == ("dirty ratio", "max.compaction.lag.ms")
+
+
+def test_what_somebody_asks_for_is_cleaned_once(tmp_path: Path) -> None:
+    """Whatever its ratio; what nobody asked for stays as it is."""
+    topics = {"a": overwritten(), "b": overwritten()}
+    with parts(tmp_path / "data", topics, min_cleanable_dirty_ratio=1) as p:
+        assert p.service.step() == PAUSE_MS
+        wish(RealFs(), p.data, ["a-0"], p.clock.now_ms())
+        assert p.service.step() == 0
+        assert p.engine.runs == [["a-0"]]
+        assert next(read_reports(p.data)).due == ("asked for",)
+        assert read_wishes(p.data, p.clock.now_ms()) == {}
+        write(p.log("a-0"), overwritten(), p.clock.now_ms())
+        assert p.service.step() == PAUSE_MS
+        assert p.engine.runs == [["a-0"]]
+
+
+def test_a_wish_waits_for_a_round_that_went_well(tmp_path: Path) -> None:
+    """And ends where nothing can be done, or is not here."""
+    with parts(tmp_path / "data", {"a": overwritten()}, min_cleanable_dirty_ratio=1) as p:
+        p.engine.failing = {"a-0": "no luck"}
+        wish(RealFs(), p.data, ["a-0", "gone-0"], p.clock.now_ms())
+        p.service.step()
+        assert [*read_wishes(p.data, p.clock.now_ms())] == ["a-0"]
+        p.engine.failing = {}
+        p.clock.advance(BACKOFF_MS_MAX)
+        p.service.step()
+        assert [r.error is None for r in read_reports(p.data)] == [False, True]
+        assert read_wishes(p.data, p.clock.now_ms()) == {}
+        wish(RealFs(), p.data, ["a-0"], p.clock.now_ms())
+        assert p.service.step() == PAUSE_MS, "all of it is clean"
+        assert read_wishes(p.data, p.clock.now_ms()) == {}
+
+
+def test_a_service_at_rest_hears_a_wish_at_once(tmp_path: Path) -> None:
+    with parts(tmp_path / "data", {"a": overwritten()}, min_cleanable_dirty_ratio=1) as p:
+        before = p.service._said()
+        wish(RealFs(), p.data, ["a-0"], p.clock.now_ms())
+        assert p.service._said() != before
 
 
 def test_it_wakes_up_for_max_compaction_lag(tmp_path: Path) -> None:

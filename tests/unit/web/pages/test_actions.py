@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
 from lapse.lifecycle.status.pauses import read_pauses
+from lapse.lifecycle.status.wishes import read_wishes
 from lapse.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tests.support.broker.running import batch_of, connect, create, list_offset, produce
 from tests.support.broker.secured import SECURED, WITH_ACLS, allow, set_acls
@@ -53,6 +54,18 @@ async def test_rounds_are_paused_and_go_on_by_who_types_their_name(tmp_path: Pat
         assert "nothing of that was paused" in (await do(node, "resume", confirm="all logs")).text
         nothing = await do(node, "cancel", confirm="all logs")
         assert "no such round is under way" in nothing.text
+
+
+async def test_a_log_is_asked_to_be_cleaned(tmp_path: Path) -> None:
+    async with node_with_pages(tmp_path, SECURED) as node:
+        await create(node, "t", cleanup_policy="compact")
+        look = await ask(node, "/ui/actions/clean?log=t-0", ALICE)
+        assert "nothing: no sealed segment is dirty" in look.text
+        done = await do(node, "clean", log="t-0", confirm="t-0")
+        assert "t-0 is cleaned soon" in done.text
+        assert [*read_wishes(tmp_path, node.services.clock.now_ms())] == ["t-0"]
+        assert (await ask(node, "/ui/actions/clean?log=t-7", ALICE)).status == 404
+        assert (await ask(node, "/ui/actions/clean", ALICE)).status == 400
 
 
 async def test_records_are_deleted_once_their_partition_is_typed(tmp_path: Path) -> None:
