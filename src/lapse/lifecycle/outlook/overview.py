@@ -178,12 +178,14 @@ def overview_of(
 
 def together(overviews: Iterable[Overview]) -> Overview:
     """Of all brokers, a topic once: sizes and counts are those of all replicas."""
-    whole, topics, ahead = Overview(-1, 0), dict[str, TopicSeen](), list[Ahead]()
+    whole, topics, ahead = Overview(-1, 0), dict[str, TopicSeen](), dict[tuple[str, str], Ahead]()
     for one in overviews:
         for topic in one.topics:
             known = topics.get(topic.topic)
             topics[topic.topic] = topic if known is None else _both(known, topic)
-        ahead += one.ahead
+        for seen in one.ahead:  # replicas were appended to at other moments
+            earliest = min(ahead.get((seen.log, seen.kind), seen), seen, key=_moment)
+            ahead[seen.log, seen.kind] = earliest
         whole = replace(
             whole, now_ms=max(whole.now_ms, one.now_ms), logs=whole.logs + one.logs,
             size_bytes=whole.size_bytes + one.size_bytes, due=whole.due + one.due,
@@ -194,7 +196,7 @@ def together(overviews: Iterable[Overview]) -> Overview:
         whole,
         topics=tuple(nsmallest(TOPICS_MAX, topics.values(), key=lambda t: _urgency(t.topic, t))),
         topics_all=max(whole.topics_all, len(topics)),
-        ahead=tuple(nsmallest(AHEAD_MAX, set(ahead), key=_moment)),
+        ahead=tuple(nsmallest(AHEAD_MAX, ahead.values(), key=_moment)),
     )
 
 

@@ -82,7 +82,7 @@ def test_of_several_brokers_a_topic_is_there_once() -> None:
     """A replica's log counts; its deadline is the same one, or an earlier one."""
     one = overview_of(1, NOW, [seen("a-0", (NOW + 400, SUPERSEDED), dirty_ratio=0.1, is_due=True)])
     other = overview_of(
-        2, NOW + 1, [seen("a-0", (NOW + 400, SUPERSEDED)), seen("b-0", (NOW - 1, TOMBSTONE))],
+        2, NOW + 1, [seen("a-0", (NOW + 401, SUPERSEDED)), seen("b-0", (NOW - 1, TOMBSTONE))],
         [Trouble(False, "x", "y")],
     )  # fmt: skip
     both = together([one, other])
