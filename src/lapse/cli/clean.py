@@ -194,7 +194,12 @@ def job_of(args: argparse.Namespace, broker: BrokerConfig) -> Job:
     if args.kafka_exact:
         load_factor = broker.log_cleaner_io_buffer_load_factor
         memory = MapMemory(broker.log_cleaner_dedupe_buffer_size, load_factor)
-    wish = RoundOptions(rules, args.force, args.first_dirty, args.replica_cleaned_to)
+    wish = RoundOptions(
+        rules=rules,
+        force=args.force,
+        dirty=args.first_dirty,
+        removable_below=args.replica_cleaned_to,
+    )
     clock: Clock = SystemClock() if args.now is None else PinnedClock(args.now)
     return Job(args, RealFs(), clock, broker, wish, memory)
 

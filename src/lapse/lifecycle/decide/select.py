@@ -139,7 +139,7 @@ class Decision(NamedTuple):
         return self.must_clean_bytes / total if total else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOptions:
     """What the caller requests beyond the facts.
 
