@@ -66,6 +66,11 @@ From `server.properties`, which is read as is: names that belong to Kafka and no
 error there, unknown names under `lapse.` are. `broker.id` stands for `node.id` and `log.dir` for
 `log.dirs`. `lapse up` and `lapse lifecycle` also take them as `-c key=value`.
 
+The environment counts before the file, and the command line before both, as in Apache's image:
+`KAFKA_LOG_RETENTION_MS` is `log.retention.ms` (`_` is a dot, `__` an underscore, `___` a dash).
+Variables that name no setting are somebody else's. `lapse config check FILE` tells all that is
+wrong with a file, and what of it Lapse does not heed, before a broker starts with it.
+
 `lapse up --data DIR` reads `DIR/server.properties`, and writes it, with the defaults, when a first
 start without one has served. What `-c`, `--port` and `--http-port` say is for that start alone.
 `--port` is the port of the one listener there is, whose protocol stays. `DIR/lapse-up.properties`

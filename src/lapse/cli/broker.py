@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from functools import partial
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from lapse.base.clock import SystemClock
 from lapse.base.config import BrokerConfig, broker_config
+from lapse.base.environment import misspelt_in, settings_in
 from lapse.base.fs import RealFs
 from lapse.base.properties import server_properties
 from lapse.base.scheduling import take_short_slices
@@ -25,6 +27,7 @@ EXAMPLES = """\
 examples:
   lapse broker server.properties
   with  log.dirs=/var/lib/lapse  and  listeners=PLAINTEXT://127.0.0.1:9092
+  KAFKA_LISTENERS=PLAINTEXT://:9092 lapse broker server.properties   as in Apache's image
 
 Prints `ready kafka=HOST:PORT http=HOST:PORT` when serving; SIGTERM and SIGINT stop it cleanly.
 """
@@ -44,10 +47,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    config = broker_config(server_properties(args.config))
+    config = broker_config({**server_properties(args.config), **settings_in(os.environ)})
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    for variable, meant in misspelt_in(os.environ).items():
+        logger.warning("%s names no setting; did you mean %s?", variable, meant)
     logger.info("up to %d files may be open", raise_open_files())
     sys.setswitchinterval(SWITCH_SECONDS)
     take_short_slices()

@@ -9,6 +9,8 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 
+from lapse.base.environment import without_settings
+
 logger = logging.getLogger(__name__)
 
 USAGE = 2  # the exit code of a child whose settings are wrong
@@ -24,7 +26,10 @@ def stop_by_signal(stopping: asyncio.Event) -> None:
 async def start(
     command: Sequence[str], *, stdout: int | None = None, stderr: int | None = None
 ) -> asyncio.subprocess.Process:
-    """A child that ends with this process; Ctrl-C is not for it."""
+    """A child that ends with this process; Ctrl-C is not for it, nor the environment's settings.
+
+    They stand in what it is given, where a port that was to be a free one is the one it took.
+    """
     return await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
@@ -32,7 +37,7 @@ async def start(
         stderr=stderr,
         start_new_session=True,
         preexec_fn=_die_with(os.getpid()),
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**without_settings(os.environ), "PYTHONUNBUFFERED": "1"},
     )
 
 

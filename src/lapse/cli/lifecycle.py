@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from lapse.base.clock import SystemClock
 from lapse.base.config import BrokerConfig, broker_config
+from lapse.base.environment import settings_in
 from lapse.base.errors import ConfigError
 from lapse.base.extras import needed_for, require
 from lapse.base.fs import RealFs
@@ -62,7 +63,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal stops it."""
     config = broker_config(
-        {**server_properties(args.config), **options.broker_settings(args.settings)}
+        {
+            **server_properties(args.config),
+            **settings_in(os.environ),
+            **options.broker_settings(args.settings),
+        }
     )
     if not config.log_cleaner_enable:
         raise ConfigError("log.cleaner.enable=false: allowed is true, for a service to run")

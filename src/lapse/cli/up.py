@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.config import broker_config
+from lapse.base.environment import settings_in
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.extras import require
 from lapse.base.fs import RealFs
@@ -93,14 +95,14 @@ def cluster_wish(args: argparse.Namespace) -> Wish:
         args.brokers,
         KAFKA_PORT if args.port is None else args.port,
         HTTP_PORT if args.http_port is None else args.http_port,
-        tuple(options.broker_settings(args.settings).items()),
+        tuple({**settings_in(os.environ), **options.broker_settings(args.settings)}.items()),
         tuple(passed),
     )
 
 
 def said_settings(args: argparse.Namespace) -> Said:
     """What the command line says."""
-    said = options.broker_settings(args.settings)
+    said = {**settings_in(os.environ), **options.broker_settings(args.settings)}
     for option in ("port", "http_port"):
         port = getattr(args, option)
         if port is not None and not 0 <= port <= 65535:

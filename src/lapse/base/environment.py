@@ -1,0 +1,78 @@
+"""Broker settings from the environment, as in Apache's image of Kafka.
+
+`KAFKA_LOG_RETENTION_MS` is `log.retention.ms`: of the rest of the name `_` is a dot, `__` an
+underscore and `___` a dash. Only what names a setting counts: KAFKA_HOME and KAFKA_HEAP_OPTS are
+somebody else's. The environment counts before a properties file, and the command line before both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from lapse.base.config import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting
+from lapse.base.errors import ConfigError
+from lapse.base.nearest import nearest
+
+PREFIX = "KAFKA_"
+_SIGNS = {"_": ".", "__": "_", "___": "-"}
+_OF_SECURITY = ("ssl.", "sasl.", "listener.name.")  # of which there is no table
+_ALIASES = frozenset({"log.dir", "broker.id"})
+# Of brokers, and those by which a broker's file says a default for its topics.
+NAMES = (
+    *(one.name for one in BROKER_SETTINGS),
+    *(name for one in TOPIC_SETTINGS for name, _ in one.synonyms),
+)
+
+
+def settings_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings that are there, by their own names."""
+    return {
+        name: text
+        for variable, text in environment.items()
+        if (name := _setting(variable)) is not None and _is_one(name)
+    }
+
+
+def misspelt_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that are nearly a setting's, and what was probably meant."""
+    found = {}
+    for variable in sorted(environment):
+        name = _setting(variable)
+        if name is None or _is_one(name):
+            continue
+        if (near := nearest(name, NAMES)) is not None:
+            found[variable] = _variable(near)
+    return found
+
+
+def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """For a process that gets them otherwise."""
+    return {
+        variable: text
+        for variable, text in environment.items()
+        if (name := _setting(variable)) is None or not _is_one(name)
+    }
+
+
+def _setting(variable: str) -> str | None:
+    """The name that a variable would be; None where it is not Kafka's."""
+    if not variable.startswith(PREFIX) or variable == PREFIX:
+        return None
+    rest = variable.removeprefix(PREFIX).lower()
+    return re.sub("_{1,3}", lambda found: _SIGNS[found[0]], rest)
+
+
+def _variable(name: str) -> str:
+    text = name.replace("_", "__").replace("-", "___").replace(".", "_")
+    return PREFIX + text.upper()
+
+
+def _is_one(name: str) -> bool:
+    if name in _ALIASES or name.startswith(_OF_SECURITY):
+        return True
+    try:
+        broker_setting(name)
+    except ConfigError:
+        return False
+    return True

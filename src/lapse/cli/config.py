@@ -1,0 +1,115 @@
+"""`lapse config check FILE`: what a broker would make of a `server.properties`; only looks.
+
+All that is wrong is told, not the first thing alone. A note is no fault: a name that Lapse does not
+heed, which may be one of Kafka's (docs/compatibility.md) or one that is misspelt. Settings of the
+environment (KAFKA_LOG_DIRS …) count as they would for a broker that is started here.
+
+Exit 0: a broker would start with it. 1: it would not. 3: the file cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lapse.base.config import (
+    broker_config,
+    broker_setting,
+    check_broker_value,
+)
+from lapse.base.environment import NAMES, misspelt_in, settings_in
+from lapse.base.errors import ConfigError, StorageError
+from lapse.base.log_dirs import log_dirs
+from lapse.base.nearest import did_you_mean
+from lapse.base.properties import server_properties
+from lapse.broker.access.listeners import broker_listener, http_address, kafka_listeners
+from lapse.cli.remote import print_table
+
+WRONG, NOTE = "wrong", "note"
+_OWN = "lapse."
+_ALIASES = {"log.dir": "log.dirs", "broker.id": "node.id"}
+# Read by their own parts of the broker: there is no table of them.
+_ELSEWHERE = ("ssl.", "sasl.", "listener.name.", "connection.failed.", "connections.max.reauth.")
+EXAMPLES = """\
+examples:
+  lapse config check /etc/kafka/server.properties
+  KAFKA_LOG_DIRS=/data lapse config check server.properties --json
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is to be said of a setting; "" is none of them alone."""
+
+    state: str
+    setting: str
+    text: str
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    text = "what a broker would make of a file"
+    check = verbs.add_parser("check", help=text, description=text)
+    check.add_argument("config", type=Path, metavar="FILE", help="a server.properties")
+    check.add_argument("--json", action="store_true", help="one JSON object a finding")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit 1 where a broker would not start."""
+    if not args.config.is_file():
+        raise StorageError(f"{args.config}: no such file")
+    given = server_properties(args.config)
+    found = [*_of_environment(os.environ), *findings({**given, **settings_in(os.environ)})]
+    if args.json:
+        for one in found:
+            print(json.dumps(asdict(one)))
+    elif found:
+        print_table([(one.state, one.setting, one.text) for one in found])
+    is_wrong = any(one.state == WRONG for one in found)
+    if not args.json:
+        print("a broker does not start with it" if is_wrong else "a broker starts with it")
+    return 1 if is_wrong else 0
+
+
+def findings(settings: Mapping[str, str]) -> Iterator[Finding]:
+    """Setting by setting, in the order of the file; then what is wrong with them together."""
+    wrong = []
+    for name, text in settings.items():
+        if (one := _finding(name, text)) is not None:
+            wrong += [one] if one.state == WRONG else []
+            yield one
+    right = {n: text for n, text in settings.items() if n not in {one.setting for one in wrong}}
+    try:
+        config = broker_config(right)
+        log_dirs(config)
+        http_address(config)
+        broker_listener(config, kafka_listeners(config))
+    except ConfigError as e:
+        yield Finding(WRONG, "", str(e))
+
+
+def _finding(name: str, text: str) -> Finding | None:
+    try:
+        broker_setting(_ALIASES.get(name, name))
+    except ConfigError as e:
+        if name.startswith(_OWN):
+            return Finding(WRONG, name, str(e))
+        if name.startswith(_ELSEWHERE):
+            return None
+        near = did_you_mean(name, NAMES)
+        return Finding(NOTE, name, f"Lapse does not heed it{near}")
+    try:
+        check_broker_value(_ALIASES.get(name, name), text)
+    except ConfigError as e:
+        return Finding(WRONG, name, str(e))
+    return None
+
+
+def _of_environment(environment: Mapping[str, str]) -> Iterator[Finding]:
+    for variable, meant in misspelt_in(environment).items():
+        yield Finding(NOTE, variable, f"names no setting; did you mean {meant}?")

@@ -1,0 +1,104 @@
+"""`lapse config check`: all that is wrong with a file, before a broker starts with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lapse.base.config import broker_config
+from lapse.base.errors import ConfigError
+from lapse.base.properties import server_properties
+from lapse.cli.config import WRONG, findings
+from lapse.cli.main import main
+
+KAFKAS = """\
+broker.id=0
+listeners=PLAINTEXT://:9092
+num.network.threads=3
+log.dirs=/var/lib/kafka-logs
+log.retention.hours=168
+zookeeper.connect=localhost:2181
+zookeeper.connection.timeout.ms=18000
+"""
+
+
+def checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, *more: str
+) -> tuple[int, str]:
+    path = tmp_path / "server.properties"
+    path.write_text(text)
+    code = main(["config", "check", str(path), *more])
+    return code, capsys.readouterr().out
+
+
+def test_kafkas_own_file_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = checked(tmp_path, capsys, KAFKAS)
+    assert code == 0
+    notes = {line.split()[1] for line in out.splitlines() if line.startswith("note")}
+    assert notes == {"num.network.threads"}
+    assert "wrong" not in out
+    assert out.endswith("a broker starts with it\n")
+
+
+def test_all_that_is_wrong_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = KAFKAS + "log.retention.ms=abc\nlapse.http.prot=1\nlog.segment.bytess=5\n"
+    code, out = checked(tmp_path, capsys, text, "--json")
+    found = {one["setting"]: one for one in map(json.loads, out.splitlines())}
+    assert code == 1
+    assert found["log.retention.ms"]["state"] == "wrong"
+    assert "did you mean lapse.http.port?" in found["lapse.http.prot"]["text"]
+    assert found["log.segment.bytess"] == {
+        "state": "note",
+        "setting": "log.segment.bytess",
+        "text": "Lapse does not heed it; did you mean log.segment.bytes?",
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "listeners=CLIENTS://:9092",
+        "log.dirs=/a,/a",
+        "log.cleaner.min.compaction.lag.ms=9\nlog.cleaner.max.compaction.lag.ms=5",
+        "inter.broker.listener.name=NONE",
+    ],
+)
+def test_what_does_not_go_together_is_told(text: str, tmp_path: Path) -> None:
+    """One by one they are fine."""
+    path = tmp_path / "server.properties"
+    path.write_text(text)
+    [found] = findings(server_properties(path))
+    assert (found.state, found.setting) == (WRONG, "")
+
+
+def test_what_is_told_is_what_a_broker_says(tmp_path: Path) -> None:
+    """A file without a fault is one that it starts with."""
+    for text in ("", "log.retention.ms=-2", "lapse.x=1", "num.partitions=0"):
+        path = tmp_path / "server.properties"
+        path.write_text(f"log.dirs=/x\n{text}")
+        settings = server_properties(path)
+        is_wrong = any(one.state == WRONG for one in findings(settings))
+        try:
+            broker_config(settings)
+        except ConfigError:
+            assert is_wrong, text
+        else:
+            assert not is_wrong, text
+
+
+def test_the_environment_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_LOG_RETENTION_MS", "soon")
+    monkeypatch.setenv("KAFKA_LOG_RETENTION_MSS", "5")
+    code, out = checked(tmp_path, capsys, KAFKAS)
+    assert code == 1
+    assert "log.retention.ms=soon: allowed is" in out
+    assert "did you mean KAFKA_LOG_RETENTION_MS?" in out
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "check", str(tmp_path / "none")]) == 3
+    assert "no such file" in capsys.readouterr().err
