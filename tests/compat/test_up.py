@@ -102,6 +102,26 @@ def test_what_one_start_was_told_is_not_written_down(tmp_path: Path) -> None:
     assert (data / SETTINGS).read_bytes() == kept
 
 
+def test_the_environment_counts_before_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Apache's image; a broker that is started again comes back to the port it took."""
+    monkeypatch.setenv("KAFKA_LISTENERS", "PLAINTEXT://127.0.0.1:0")
+    monkeypatch.setenv("KAFKA_NUM_PARTITIONS", "7")
+    monkeypatch.setenv("KAFKA_LOG_RETENTION_MS", "70000")
+    data = tmp_path / "data"
+    more = ("--http-port", "0", "--no-lifecycle", "-c", "log.retention.ms=60000")
+    with up(data, *more) as running:
+        kafka = running.ready.split()[1].removeprefix("kafka=")
+        in_force = read_properties(data / RUNNING)
+        assert in_force["listeners"] == f"PLAINTEXT://{kafka}"
+        assert (in_force["num.partitions"], in_force["log.retention.ms"]) == ("7", "60000")
+        pid = running.children()["broker"]
+        os.kill(pid, signal.SIGKILL)
+        serves = f"serves at PLAINTEXT://{kafka}\n"
+        until(lambda: running.errors().count(serves) == 2, "it does not come back there")
+
+
 def test_a_start_that_failed_leaves_no_settings_behind(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with socket.create_server(("127.0.0.1", 0)) as taken:
