@@ -4,12 +4,13 @@ Needs DESCRIBE cluster.
 
 Behaviour: `explain` and `plan` answer a line for each log that this broker has, as the commands of
 that name print it with `--json`; `rounds` one line, of the lifecycle service; `reports` one for
-each of its last rounds; `overview` one of all logs; `plan-rows`,
-`segment-rows` and `ledger-rows` a line for each row of Spark's views. All comes from facts that the
-broker has in memory, and from small files beside its logs; records are not read. Many logs are
-answered in parts: `after` goes on behind the last one. A log that cannot be judged is a line
-that says why; brokers that are away and have some of what was asked for are named. INVALID_REQUEST
-for anything else that is asked, an `offset` without its one log, or an `after` that is no log.
+each of its last rounds; `overview` one of all logs; `plan-rows`, `segment-rows` and `ledger-rows` a
+line for each row of Spark's views; `last-groups` one for each of the last segments that rounds
+wrote. All comes from facts that the broker has in memory, and from small files beside its logs;
+records are not read. Many logs are answered in parts: `after` goes on behind the last one. A log
+that cannot be judged is a line that says why; brokers that are away and have some of what was asked
+for are named. INVALID_REQUEST for anything else that is asked, an `offset` without its one log, or
+an `after` that is no log.
 
 v0 ours; not in ApiVersions.
 """
@@ -34,6 +35,7 @@ from lapse.lifecycle.outlook.explain import HEALTH, SERVICE, Explained, Surround
 from lapse.lifecycle.outlook.plan import line_of, line_without_facts, policy_text
 from lapse.lifecycle.outlook.rows import (
     Row,
+    group_row,
     ledger_rows_of,
     micros,
     plan_row,
@@ -41,6 +43,7 @@ from lapse.lifecycle.outlook.rows import (
     unjudged,
 )
 from lapse.lifecycle.round.ledger import read as read_ledger
+from lapse.lifecycle.round.ledger import read_last
 from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.status.reports import last_reports
 from lapse.lifecycle.status.snapshot import read_status
@@ -49,6 +52,7 @@ from lapse.security.acls import Operation
 from lapse.wire.schema.describe_outlook import (
     DESCRIBE_OUTLOOK,
     EXPLAIN,
+    LAST_GROUPS,
     LEDGER_ROWS,
     OVERVIEW,
     PLAN,
@@ -62,6 +66,7 @@ from lapse.wire.schema.describe_outlook import (
 
 LOGS_MAX = 500  # of one answer
 REPORTS_MAX = 500
+GROUPS_MAX = 100  # of a log
 _GONE = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 ROWS_BYTES_MAX = 4 << 20  # of one answer, but that the rows of a log stay together
 
@@ -236,10 +241,17 @@ def _ledger_rows(services: Services, tp: TopicPartition, _now_ms: int) -> Iterat
         yield from ledger_rows_of(entry, folder)
 
 
+def _last_groups(services: Services, tp: TopicPartition, _now_ms: int) -> Iterator[Row]:
+    folder = Path(_online(services, tp).dir)
+    for entry in read_last(folder, GROUPS_MAX):
+        yield group_row(entry, folder)
+
+
 _ROWS: dict[str, Callable[[Services, TopicPartition, int], Iterator[Row]]] = {
     PLAN_ROWS: _plan_rows,
     SEGMENT_ROWS: _segment_rows,
     LEDGER_ROWS: _ledger_rows,
+    LAST_GROUPS: _last_groups,
 }
 
 

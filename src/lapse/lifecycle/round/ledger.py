@@ -18,6 +18,7 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -140,14 +141,29 @@ def read(log_dir: Path) -> Iterator[LedgerEntry]:
     path = ledger_path(log_dir)
     with _opened(path) as fd:
         for frame in _frames(fd):
-            data = _whole(fd, frame)
-            if _crc(data) != frame.crc:
-                raise CorruptData(str(path), frame.at, "checksum does not match")
-            entry = _decoded(path, frame, data[: frame.head_length], LedgerEntry)
-            if not frame.is_old:
-                removed = _decoded(path, frame, data[frame.head_length :], tuple[Removed, ...])
-                entry = replace(entry, removed=removed)
-            yield entry
+            yield _entry(path, fd, frame)
+
+
+def read_last(log_dir: Path, count: int) -> list[LedgerEntry]:
+    """The last entries, newest first; no others are read, however long the ledger is.
+
+    Entries of the first format are not found from the end, and are left out. Raises CorruptData.
+    """
+    path = ledger_path(log_dir)
+    end = _valid_end(path)
+    with _opened(path) as fd:
+        return [_entry(path, fd, one) for one in islice(_frames_back(fd, 0, end), count)]
+
+
+def _entry(path: Path, fd: int, frame: _Frame) -> LedgerEntry:
+    data = _whole(fd, frame)
+    if _crc(data) != frame.crc:
+        raise CorruptData(str(path), frame.at, "checksum does not match")
+    entry = _decoded(path, frame, data[: frame.head_length], LedgerEntry)
+    if frame.is_old:
+        return entry
+    removed = _decoded(path, frame, data[frame.head_length :], tuple[Removed, ...])
+    return replace(entry, removed=removed)
 
 
 def read_heads(log_dir: Path) -> Iterator[EntryHead]:

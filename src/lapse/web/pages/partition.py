@@ -17,7 +17,7 @@ from lapse.web.bar import Mark, Part, Piece, marks_of, parts_of
 from lapse.web.pages.topics import topic_name
 from lapse.wire.schema.describe_outlook import (
     EXPLAIN,
-    LEDGER_ROWS,
+    LAST_GROUPS,
     PLAN_ROWS,
     SEGMENT_ROWS,
     DescribeOutlookRequest,
@@ -113,10 +113,10 @@ async def leader_of(asked: Asked, where: TopicPartition) -> int | None:
 
 
 async def _said(asked: Asked, where: TopicPartition) -> list[Said] | KafkaError:
-    """Of the one log: why, plan, segments, ledger; or why that is not said."""
+    """Of the one log: why, plan, segments, what rounds wrote last; or why that is not said."""
     requests = [
         DescribeOutlookRequest(what=what, topic=where.topic, logs=(str(where),))
-        for what in (EXPLAIN, PLAN_ROWS, SEGMENT_ROWS, LEDGER_ROWS)
+        for what in (EXPLAIN, PLAN_ROWS, SEGMENT_ROWS, LAST_GROUPS)
     ]
     try:
         return list(await asyncio.gather(*(ask_all(asked.cluster, one) for one in requests)))
@@ -129,7 +129,7 @@ def _rows(said: Said, broker: int) -> list[Row]:
 
 
 def _replica(broker: int, explained: Explained, tables: list[list[Row]], ends: Ends) -> Replica:
-    plans, segments, ledger = tables
+    plans, segments, groups = tables
     plan = plans[0] if plans else {}
     pieces = pieces_of(segments)
     parts = parts_of(pieces, plan.get("first_dirty"), plan.get("first_uncleanable"))
@@ -141,7 +141,7 @@ def _replica(broker: int, explained: Explained, tables: list[list[Row]], ends: E
     }
     return Replica(
         broker, explained, plan, segments[-SEGMENTS_SHOWN:], parts,
-        marks_of(pieces, parts, offsets), pending_of(segments), rounds_of(ledger)[:ROUNDS_SHOWN],
+        marks_of(pieces, parts, offsets), pending_of(segments), rounds_of(groups)[:ROUNDS_SHOWN],
     )  # fmt: skip
 
 
@@ -167,18 +167,18 @@ def pending_of(segments: Sequence[Row]) -> list[tuple[int, int]]:
     return sorted(pending.items())
 
 
-def rounds_of(ledger: Sequence[Row]) -> list[Row]:
+def rounds_of(groups: Sequence[Row]) -> list[Row]:
     """A row a round, newest first: what it removed, by reason, and how much smaller it left."""
     rounds: dict[str, dict[str, Any]] = {}
-    for row in ledger:
+    for row in groups:
         one = rounds.setdefault(
             row["round_id"],
             {"round_id": row["round_id"], "committed": row["committed"], "removed": {},
              "before": 0, "after": 0, "stamped": 0},
         )  # fmt: skip
-        if row.get("reason") is not None:
-            one["removed"][row["reason"]] = one["removed"].get(row["reason"], 0) + row["records"]
-        one["before"] += max(row.get("bytes_before") or 0, 0)
-        one["after"] += max(row.get("bytes_after") or 0, 0)
-        one["stamped"] += row.get("stamped") or 0
+        for reason, records in row["removed"].items():
+            one["removed"][reason] = one["removed"].get(reason, 0) + records
+        one["before"] += max(row["bytes_before"], 0)
+        one["after"] += max(row["bytes_after"], 0)
+        one["stamped"] += row["stamped"]
     return sorted(rounds.values(), key=lambda one: one["committed"] or 0, reverse=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
+from lapse.client.fetched import Fetched
 from lapse.client.offsets import EARLIEST, LATEST, Where, list_offsets
 from lapse.client.outlook import ask_all
 from lapse.client.range_reader import FetchLimits, OffsetRange, read_range
@@ -68,19 +71,26 @@ async def look(asked: Asked, wanted: OffsetRange, count: int, keys: Keys) -> Fou
     async with aclosing(read_range(asked.cluster, wanted, committed=True, limits=LIMITS)) as some:
         async for fetched in some:
             found.bytes_read += len(fetched.data)
-            for record in fetched.records():
-                if not wanted.offset_from <= record.offset < wanted.offset_until:
-                    continue
-                if keys is not None and record.key not in keys:
-                    continue
-                if len(found.records) == count:
-                    found.next_offset = record.offset
-                    return found
-                found.records.append(record)
+            room = count + 1 - len(found.records)
+            found.records += await asyncio.to_thread(_first, fetched, wanted, keys, room)
+            if len(found.records) > count:
+                found.next_offset = found.records.pop().offset
+                return found
             if found.bytes_read >= READ_BYTES_MAX and fetched.next_offset < wanted.offset_until:
                 found.next_offset = fetched.next_offset
                 return found
     return found
+
+
+def _first(fetched: Fetched, wanted: OffsetRange, keys: Keys, room: int) -> list[ConsumerRecord]:
+    """Those that are wanted, as many as there is room for; in a thread: each is parsed."""
+    records = (
+        one
+        for one in fetched.records()
+        if wanted.offset_from <= one.offset < wanted.offset_until
+        and (keys is None or one.key in keys)
+    )
+    return list(islice(records, room))
 
 
 async def show_one(asked: Asked) -> Page:

@@ -24,6 +24,7 @@ DESCRIBE_OUTLOOK = api(OWN_KEYS_FROM, "DescribeOutlook", versions="0", flexible=
 EXPLAIN, PLAN, ROUNDS = "explain", "plan", "rounds"
 OVERVIEW, REPORTS = "overview", "reports"
 PLAN_ROWS, SEGMENT_ROWS, LEDGER_ROWS = "plan-rows", "segment-rows", "ledger-rows"
+LAST_GROUPS = "last-groups"
 
 
 @request(DESCRIBE_OUTLOOK)

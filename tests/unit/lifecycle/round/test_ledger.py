@@ -24,6 +24,7 @@ from lapse.lifecycle.round.ledger import (
     ledger_path,
     read,
     read_heads,
+    read_last,
 )
 
 FS = RealFs()
@@ -51,6 +52,26 @@ def test_entries_come_back_in_order(tmp_path: Path) -> None:
         append(FS, tmp_path, each)
     assert list(read(tmp_path)) == [FIRST, SECOND]
     assert ledger_path(tmp_path) == tmp_path / ".lapse" / "ledger"
+
+
+def test_the_last_entries_are_read_from_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No others, however many there are; also behind a torn tail."""
+    assert read_last(tmp_path, 3) == []
+    some = [entry(f"r{n}", removed(0, "superseded", n)) for n in range(50)]
+    for each in some:
+        append(FS, tmp_path, each)
+    reads = list[int]()
+    pread = os.pread
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", lambda fd, n, at: reads.append(at) or pread(fd, n, at))
+        assert read_last(tmp_path, 3) == [some[49], some[48], some[47]]
+    assert min(reads) > ledger_path(tmp_path).stat().st_size * 0.9
+    assert read_last(tmp_path, 99) == some[::-1]
+    path = ledger_path(tmp_path)
+    path.write_bytes(path.read_bytes()[:-3])
+    assert read_last(tmp_path, 2) == [some[48], some[47]]
 
 
 @pytest.mark.parametrize(
