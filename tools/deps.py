@@ -24,6 +24,7 @@ WANTED: Mapping[str, str] = {
     "go": "golang-go",  # builds franz-go and sarama; they ask for 1.26
     "cc": "build-essential",  # what makes disks fail in `make chaos`
     "unzip": "unzip",  # the oracle's build looks into a jar
+    "systemd-analyze": "systemd",  # judges our units
     "zsh": "zsh",  # these two complete what is typed
     "fish": "fish",
     "chromium": "chromium",  # shows the pages; brings a font
