@@ -71,6 +71,7 @@ def main(options: list[str]) -> int:
     house = House(folder / "data", [*settings, *options], int(os.environ.get("BROKERS") or 1))
     try:
         out.print(f"lapse is up: kafka={house.kafka} http={house.http}")
+        out.print(f"watch it: http://{house.http.split(',')[0]}/")
         show(house, flights, crash=crash)
         if keep:
             stay(house, flights)
