@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from lapse.spark import source
 from lapse.spark.session.session import OpenSession
+from tests.spark.conftest import QUICK_JAVA
 
 FILTERS = "spark.sql.python.filterPushdown.enabled"
 
@@ -68,3 +70,21 @@ def test_without_arrow_other_sources_go_on() -> None:
     )
     assert done.stdout.strip() == "False"
     assert "it needs the extra lapse[spark]" in done.stderr
+
+
+def test_workers_of_another_python_are_told_of_before_a_query_fails(tmp_path: Path) -> None:
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\necho \"No module named 'lapse'\" >&2; exit 1\n")
+    python.chmod(0o755)
+    driver = (
+        "from pyspark.sql import SparkSession; from lapse.spark import source; "
+        "source.register(SparkSession.builder.master('local[1]').getOrCreate())"
+    )
+    environment = {**os.environ, **QUICK_JAVA, "PYSPARK_PYTHON": str(python)}
+    done = subprocess.run(
+        [sys.executable, "-c", driver], capture_output=True, text=True, check=False, timeout=120,
+        env=environment,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"Spark's workers run {python}: No module named 'lapse'" in done.stderr
+    assert f"PYSPARK_PYTHON={sys.executable}" in done.stderr

@@ -65,6 +65,7 @@ from lapse.spark.scan.options import (
     parse_options,
 )
 from lapse.spark.scan.write_options import parse_write_options
+from lapse.spark.session.worker_python import require_worker_python
 
 VIEW = "view"
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -94,8 +95,10 @@ _FILTERS_SETTING = "spark.sql.python.filterPushdown.enabled"
 def register(spark: SparkSession) -> None:
     """Let Spark tell Python sources its filters, and `format("lapse")` of this session take them.
 
-    Any session has the source without that, and reads all that its options ask for.
+    Any session has the source without that, and reads all that its options ask for. Raises
+    ConfigError where the workers of this machine run a Python that cannot.
     """
+    require_worker_python(spark)
     spark.conf.set(_FILTERS_SETTING, "true")
     spark.dataSource.register(FilteringSource)
 
