@@ -304,7 +304,7 @@ def test_what_is_not_there_is_a_page_with_a_way_back(browser: Browser, home: Hou
         "/ui/topics/plain/first": "first",
         "/ui/topics/plain/0/records/last": "last: an offset is a number",
         "/ui/group?name=nobody": "group nobody: there is no such group",
-        "/ui/actions/destroy": "destroy: allowed is pause, resume, cancel, delete-records",
+        "/ui/actions/destroy": "destroy: allowed is clean, pause, resume, cancel, delete-records",
     }
     with looking(browser, f"http://{home.http}", {404, 400}) as sight:
         for path, why in missing.items():

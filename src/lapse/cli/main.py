@@ -84,6 +84,7 @@ COMMANDS: Mapping[str, Command] = {
         "lapse.cli.copy", "copy topics to another cluster, create times included; resumable"
     ),
     "topic": Command("lapse.cli.topic", "create, alter, delete, list and describe topics"),
+    "group": Command("lapse.cli.group", "list, describe and delete consumer groups"),
     "record": Command("lapse.cli.record", "write a few records to a topic, or show some"),
     "delete-records": Command(
         "lapse.cli.delete_records", "delete records before an offset or a time"

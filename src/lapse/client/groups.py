@@ -7,7 +7,7 @@ without members. One OffsetFetch serves all groups of a coordinator (KIP-709); a
 one request per group, one after the other.
 
 Retriable errors are retried until the timeout; an error of one group does not affect other groups.
-Used by `admin`, `transactions` and `lifecycle.delete_consumed`.
+Used by `admin`, `transactions`, `lifecycle.delete_consumed`, `lapse group` and the dashboard.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from lapse.client.connection import BrokerConnection, ConnectionLost, closed_if_
 from lapse.client.coordinators import find_coordinators
 from lapse.client.settings import refusal
 from lapse.wire.errors import UnsupportedVersion
+from lapse.wire.schema.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from lapse.wire.schema.list_groups import ListGroupsRequest, ListGroupsResponse
 from lapse.wire.schema.offset_fetch import (
     OFFSET_FETCH,
@@ -96,6 +97,30 @@ async def group_ids(cluster: Cluster) -> list[str]:
     for address in (await cluster.brokers()).values():
         found |= (await _states(await cluster.at(address))).keys()
     return sorted(found)
+
+
+async def delete_groups(cluster: Cluster, group_ids: Sequence[str]) -> dict[str, KafkaError | None]:
+    """Delete groups with their offsets, at each one's coordinator; None where it is done.
+
+    NON_EMPTY_GROUP while a group has members, GROUP_ID_NOT_FOUND where there is none. Raises
+    ConnectionLost, and KafkaError where no coordinator is named.
+    """
+    done: dict[str, KafkaError | None] = {}
+    by_address: dict[Address, list[str]] = {}
+    for one in await find_coordinators(await cluster.any_connection(), list(group_ids)):
+        if one.error_code:
+            what = f"coordinator of group {one.key}"
+            done[one.key] = refusal(one.error_code, one.error_message, what)
+        else:
+            by_address.setdefault(Address(one.host, one.port), []).append(one.key)
+    for address, names in by_address.items():
+        connection = await cluster.at(address)
+        request = DeleteGroupsRequest(groups_names=tuple(names))
+        answer = await connection.request(request, DeleteGroupsResponse)
+        for result in answer.results:
+            code, name = result.error_code, result.group_id
+            done[name] = refusal(code, None, f"group {name}") if code else None
+    return done
 
 
 class Committed(NamedTuple):

@@ -55,7 +55,7 @@ SENSELESS = [
     ("/ui/group?name=none", 404, "no such group"),
     ("/ui/nothing", 404, "no such page"),
     ("/ui/topics/t/0/records/0/more", 404, "no such page"),
-    ("/ui/actions/nothing", 404, "allowed is pause"),
+    ("/ui/actions/nothing", 404, "allowed is clean, pause"),
     ("/ui/actions/pause?log=x", 400, "allowed is a name like orders-0"),
     ("/ui/actions/delete-records?log=t-0&offset=-1", 400, "a whole number from 0"),
     ("/ui/actions/delete-records?offset=1", 400, "allowed is a name like orders-0"),

@@ -1,7 +1,9 @@
 """What Java says on standard error, without the lines that every start of Spark prints.
 
-Those come before any setting of logging counts: one from Java itself, three from Spark's shell. All
-else passes, byte for byte and at once; who sets Spark's logging gets all of it.
+Those come before any setting of logging counts: one from Java itself, three from Spark's shell. So
+is the stack of a worker of PySpark's own daemon which says that it is done when Spark has hung up
+already: Spark has that daemon plan reads, whatever ours is (`workers` does the same for those). All
+else passes, byte for byte and at once, a stack as a whole; who sets Spark's logging gets all of it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ NOISE = (
     b"To adjust logging level use sc.setLogLevel(newLevel).",
     b"Setting Spark log level to ",
 )
+_STACK = b"Traceback (most recent call last):"
+_HUNG_UP = (b"BrokenPipeError:", b"ConnectionResetError:")
+STACK_BYTES_MAX = 64 << 10
 
 
 _threads: list[threading.Thread] = []  # of this process's JVM: one, or none
@@ -55,12 +60,33 @@ def _pass_on(source: int) -> None:
 
 
 def quiet(data: bytes) -> tuple[bytes, bytes]:
-    """What of it is to be shown now, and the beginning of a line that may yet turn out as noise."""
+    """What of it is to be shown now, and the beginning of what may yet turn out as noise."""
     *lines, last = data.split(b"\n")
-    shown = b"".join(line + b"\n" for line in lines if not line.startswith(NOISE))
-    if any(noise.startswith(last) or last.startswith(noise) for noise in NOISE):
+    shown, n = b"", 0
+    while n < len(lines):
+        end = n + 1
+        if lines[n] == _STACK:
+            ends = (at for at in range(n + 1, len(lines)) if not lines[at].startswith(b" "))
+            end = next(ends, 0) + 1
+            rest = b"\n".join([*lines[n:], last])
+            if end == 1 and len(rest) < STACK_BYTES_MAX:
+                return shown, rest
+            end = end if end > 1 else len(lines)
+        some = lines[n:end]
+        if not some[0].startswith(NOISE) and not _is_of_daemon(some):
+            shown += b"".join(line + b"\n" for line in some)
+        n = end
+    if any(noise.startswith(last) or last.startswith(noise) for noise in (*NOISE, _STACK)):
         return shown, last
     return shown + last, b""
+
+
+def _is_of_daemon(lines: list[bytes]) -> bool:
+    """Whether it is the stack of a worker to which nobody listens any more."""
+    if lines[0] != _STACK or not lines[-1].startswith(_HUNG_UP):
+        return False
+    places = [line for line in lines if line.startswith(b'  File "')]
+    return bool(places) and all(b'/pyspark/daemon.py", line ' in place for place in places)
 
 
 def _show(data: bytes) -> None:

@@ -16,6 +16,19 @@ START = (
     b"To adjust logging level use sc.setLogLevel(newLevel). For SparkR, use setLogLevel(new).\n"
     b'Setting Spark log level to "ERROR".\n'
 )
+DAEMONS = (
+    b"Traceback (most recent call last):\n"
+    b'  File "/x/pyspark.zip/pyspark/daemon.py", line 262, in manager\n'
+    b"    code = worker(sock, authenticated)\n"
+    b'  File "/x/pyspark.zip/pyspark/daemon.py", line 95, in worker\n'
+    b"BrokenPipeError: [Errno 32] Broken pipe\n"
+)
+STACK = (
+    b"Traceback (most recent call last):\n"
+    b'  File "/x/pyspark.zip/pyspark/daemon.py", line 262, in manager\n'
+    b'  File "/x/ours.py", line 5, in ours\n'
+    b"BrokenPipeError: [Errno 32] Broken pipe\n"
+)
 SAID = b"Error: it is \xff wrong\n\tat org.apache\n\nWARNING: sun.misc.Unsafe\nno end"
 
 
@@ -30,10 +43,27 @@ def shown(parts: Iterable[bytes]) -> bytes:
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 @pytest.mark.parametrize(
     ("said", "expected"),
-    [(START, b""), (SAID, SAID), (START + SAID, SAID), (SAID + b"\n" + START, SAID + b"\n")],
+    [
+        (START, b""),
+        (SAID, SAID),
+        (START + SAID, SAID),
+        (SAID + b"\n" + START, SAID + b"\n"),
+        (DAEMONS, b""),
+        (START + DAEMONS + SAID, SAID),
+        (STACK + DAEMONS + STACK, STACK + STACK),
+        (DAEMONS.replace(b"BrokenPipe", b"Value"), DAEMONS.replace(b"BrokenPipe", b"Value")),
+        (DAEMONS[:-40], DAEMONS[:-40]),
+    ],
 )
 def test_in_parts_of_any_size(size: int, said: bytes, expected: bytes) -> None:
     assert shown(said[n : n + size] for n in range(0, len(said), size)) == expected
+
+
+def test_a_stack_without_an_end_is_shown_all_the_same() -> None:
+    endless = b"Traceback (most recent call last):\n" + b"  more\n" * 20_000
+    now, rest = quiet(endless)
+    assert now + rest == endless
+    assert len(rest) < 100
 
 
 def test_a_line_that_cannot_be_noise_is_shown_before_it_ends() -> None:

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.transactions import Transactions
-from lapse.web.pages.groups import lag_of
 from tests.support.broker.running import batch_of, connect, create, produce
 from tests.support.web.pages import ask, node_with_pages
 
 T0 = TopicPartition("t", 0)
-REFUSED = KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, "unstable")
-
-
-def test_a_lag_is_known_where_both_offsets_are() -> None:
-    assert lag_of(T0, 3, 10).records == 7
-    assert lag_of(T0, 12, 10).records == 0, "the log was cut back"
-    assert (lag_of(T0, REFUSED, 10).records, lag_of(T0, REFUSED, 10).why) == (None, "unstable")
-    assert (lag_of(T0, 3, None).records, lag_of(T0, 3, None).why) == (None, "nobody leads it")
 
 
 async def test_a_group_is_behind_by_so_much_and_so_long(tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""How far groups are behind: in offsets, and by when the first record that they lack was appended.
+
+Offsets between what is committed and the end are no count of records: of a compacted topic there
+are fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from lapse.base.errors import KafkaError, LapseError
+from lapse.base.ids import TopicPartition
+from lapse.client.cluster import Cluster
+from lapse.client.offsets import LATEST, list_offsets
+from lapse.client.range_reader import FetchLimits, OffsetRange, read_range
+
+LIMITS = FetchLimits(partition_bytes_max=64 << 10, api_timeout_ms=5000)
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Of a group in a partition.
+
+    Attributes:
+        committed, end: offsets; None where they are not known.
+        why: what hides them.
+    """
+
+    partition: TopicPartition
+    committed: int | None = None
+    end: int | None = None
+    why: str = ""
+
+    @property
+    def offsets(self) -> int | None:
+        """Between the two."""
+        if self.committed is None or self.end is None:
+            return None
+        return max(self.end - self.committed, 0)
+
+
+def lag_of(partition: TopicPartition, at: int | KafkaError, end: int | KafkaError | None) -> Lag:
+    """From a committed offset and the end of the log."""
+    why = "; ".join(str(one) for one in (at, end) if isinstance(one, KafkaError))
+    return Lag(
+        partition,
+        at if isinstance(at, int) else None,
+        end if isinstance(end, int) else None,
+        why or ("" if end is not None else "nobody leads it"),
+    )
+
+
+async def ends_of(
+    cluster: Cluster, partitions: Iterable[TopicPartition]
+) -> Mapping[TopicPartition, int | KafkaError]:
+    """High watermarks, leader by leader; a partition that nobody answers for is left out."""
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for partition in partitions:
+        try:
+            by_leader.setdefault(await cluster.leader(partition), []).append(partition)
+        except LapseError:
+            continue
+    ends: dict[TopicPartition, int | KafkaError] = {}
+    for some in by_leader.values():
+        try:
+            connection = await cluster.leader_connection(some[0])
+            ends |= await list_offsets(connection, dict.fromkeys(some, LATEST))
+        except LapseError:
+            continue
+    return ends
+
+
+async def first_unread_ms(cluster: Cluster, lag: Lag) -> int | None:
+    """The append time of the first record that is lacking where it is known, else its own time.
+
+    None where there is no such record, or it cannot be read.
+    """
+    if lag.committed is None or lag.end is None:
+        return None
+    wanted = OffsetRange(lag.partition, lag.committed, lag.end)
+    try:
+        async with aclosing(read_range(cluster, wanted, committed=False, limits=LIMITS)) as some:
+            async for fetched in some:
+                for record in fetched.records():
+                    if record.append_time is not None:
+                        return record.append_time
+                    return record.timestamp if record.timestamp >= 0 else None
+    except LapseError:
+        return None  # deleted meanwhile, or not for this user
+    return None
