@@ -15,6 +15,7 @@ from lapse.spark.session import class_archive
 from lapse.spark.session.class_archive import NoArchive
 from lapse.spark.session.java import find_java
 from lapse.spark.session.session import OpenSession, SessionOptions, open_session
+from tests.spark.processes import forget_workers
 from tests.support.log.logs import NOW, append, batch, open_log
 
 # A JVM that lives for a minute does a fifth less so.
@@ -44,6 +45,13 @@ def session(archive: Path | None) -> Iterator[OpenSession]:
         opened = open_session(SessionOptions(master="local[2]", app_name="lapse tests"))
     yield opened
     opened.spark.stop()
+
+
+@pytest.fixture(scope="module")
+def mended(session: OpenSession) -> Iterator[None]:
+    """For a module that kills daemons of the session: what it leaves harms no other one."""
+    yield
+    forget_workers(session.spark)
 
 
 @pytest.fixture(scope="session")

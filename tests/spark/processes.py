@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes by /proc")
@@ -44,6 +45,19 @@ def daemon_pids(root: int | None = None) -> set[int]:
     found = _all()
     daemons = _daemons(found, root)
     return {pid for pid in daemons if found[pid].parent not in daemons}
+
+
+def forget_workers(spark: SparkSession) -> None:
+    """Have a session begin daemons and workers anew.
+
+    Spark takes idle workers of a daemon that was killed for idle still, one at each try of a task:
+    where it has four of them the next job fails, whosever it is.
+    """
+    factories = spark.sparkContext._jvm.org.apache.spark.SparkEnv.get().pythonWorkers()
+    each = factories.valuesIterator()
+    while each.hasNext():
+        each.next().stop()
+    factories.clear()
 
 
 def executor_pids(root: int | None = None) -> set[int]:

@@ -32,6 +32,8 @@ from tests.spark.chaotic import KINDS, RETENTION_MS, House, replayed
 from tests.spark.driver import DriverProcess
 from tests.spark.processes import needs_proc
 
+pytestmark = pytest.mark.usefixtures("mended")
+
 CLUSTER = "local-cluster[2,1,1024]"
 # By the number of the case; None is the session that all tests share, whose driver lives on.
 MASTERS = (CLUSTER, None, "local[2]", None)

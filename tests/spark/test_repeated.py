@@ -31,6 +31,8 @@ from tests.spark.processes import daemon_pids, kill, needs_proc, worker_pids
 from tests.spark.test_engine import decode, files_of, plans_of
 from tests.support.lifecycle.rounds import NOW, compacted, env_of
 
+pytestmark = pytest.mark.usefixtures("mended")
+
 LOGS = tuple(TopicPartition(f"t{n}", 0) for n in range(3))
 BATCHES = 24
 BATCH_RECORDS = 1500

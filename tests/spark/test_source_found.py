@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 from lapse.spark import source
 from lapse.spark.session.session import OpenSession
 from tests.spark.conftest import QUICK_JAVA
+from tests.spark.processes import daemon_pids, forget_workers, kill, needs_proc, worker_pids
+from tests.support.up import until
 
 FILTERS = "spark.sql.python.filterPushdown.enabled"
 
@@ -70,6 +72,19 @@ def test_without_arrow_other_sources_go_on() -> None:
     )
     assert done.stdout.strip() == "False"
     assert "it needs the extra lapse[spark]" in done.stderr
+
+
+@needs_proc
+def test_other_tests_may_kill_daemons(session: OpenSession, logs: Path) -> None:
+    """With more idle workers than a task has tries; who does so asks for `mended`."""
+    rows = session.spark.read.format("lapse").option("columns", "offset").load(str(logs))
+    for _ in range(4):
+        rows = rows.mapInArrow(lambda some: some, rows.schema)
+    for _ in range(3):
+        assert rows.count() == 600
+        kill(pids := worker_pids() | daemon_pids())
+        until(lambda: not pids & (worker_pids() | daemon_pids()), "they live")
+        forget_workers(session.spark)
 
 
 def test_workers_of_another_python_are_told_of_before_a_query_fails(tmp_path: Path) -> None:

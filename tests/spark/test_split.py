@@ -35,6 +35,8 @@ from tests.spark.test_engine import (
 from tests.spark.test_repeated import LOGS, killing, make_logs
 from tests.support.lifecycle.rounds import NOW, compacted, overwritten, records_in
 
+pytestmark = pytest.mark.usefixtures("mended")
+
 SPLIT = split_for(4500, 1 << 17)  # a log's keys in two ranges, a segment's records in three chunks
 HERE = (*UNLIKE, "pid", "round_id")  # and what a round in this process need not say alike
 STAGES = 5  # of a log with transactions, which is scanned twice
