@@ -157,7 +157,9 @@ def test_a_duration_that_is_none_changes_nothing(sight: Sight) -> None:
     sight.open("/ui/actions/pause?log=orders-0")
     page.get_by_label("For", exact=False).first.fill("until tea")
     _confirm(page, "orders-0")
-    expect(page.get_by_role("alert")).to_contain_text("allowed is a duration like 90s, 2h, 1d")
+    expect(page.get_by_role("alert")).to_contain_text(
+        "allowed is a time such as 90s, 15m, 2h or 1d"
+    )
     sight.open("/ui/rounds")
     expect(page.get_by_text("paused since")).to_have_count(0)
 

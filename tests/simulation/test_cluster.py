@@ -71,6 +71,14 @@ async def send(
             await (await producer.send(topic, b"k%d" % n, b"v", partition=0))
 
 
+async def begun(world: World, topic: str = "trimmed") -> None:
+    """All are in sync, and have four records of a topic that they know."""
+    await started(world)
+    await world.until(world.is_whole, 30, "all are in sync")
+    await passes(1)
+    await send(world, world.bootstrap, 4, acks=-1, topic=topic)
+
+
 def test_who_had_records_of_its_own_hears_what_was_deleted_though_nobody_writes_any_more(
     tmp_path: Path,
 ) -> None:
@@ -116,10 +124,7 @@ def test_a_last_batch_that_came_back_with_another_offset_is_fetched_again(
     tp = TopicPartition(topic, 0)
 
     async def story() -> None:
-        await started(world)
-        await world.until(world.is_whole, 30, "all are in sync")
-        await passes(1)  # all brokers know the topic
-        await send(world, world.bootstrap, 4, acks=-1, topic=topic)
+        await begun(world, topic)
         leader = world.topics()[topic].states[0].leader
         one = world.machines[1 if leader != 1 else 2]
         one.kill()
@@ -145,10 +150,7 @@ def test_a_last_batch_where_the_leader_ends_is_cut_off(tmp_path: Path) -> None:
     tp = TopicPartition("trimmed", 0)
 
     async def story() -> None:
-        await started(world)
-        await world.until(world.is_whole, 30, "all are in sync")
-        await passes(1)
-        await send(world, world.bootstrap, 4, acks=-1)
+        await begun(world)
         old = world.machines[world.topics()["trimmed"].states[0].leader]
         others = [one for one in world.machines.values() if one is not old]
         ways = {(old.name, one.name) for one in others}
@@ -183,10 +185,7 @@ def test_a_last_batch_in_which_the_leaders_log_begins_is_compared_from_there(
     tp = TopicPartition("trimmed", 0)
 
     async def story() -> None:
-        await started(world)
-        await world.until(world.is_whole, 30, "all are in sync")
-        await passes(1)
-        await send(world, world.bootstrap, 4, acks=-1)
+        await begun(world)
         async with Producer(world.bootstrap, clock=world.clock) as producer:
             sent = [await producer.send("trimmed", b"k", b"v", partition=0) for _ in range(3)]
             assert [(await one).offset for one in sent] == [4, 5, 6]

@@ -255,7 +255,7 @@ _BROKER = {s.name: s for s in BROKER_SETTINGS}
 _SECURITY_FIELDS = {s.field for s in SECURITY_SETTINGS}
 _SYNONYMS = {name: (s, factor) for s in TOPIC_SETTINGS for name, factor in s.synonyms}
 _OF_LISTENER = re.compile(r"listener\.name\.(.+)\.(max\.connection\.creation\.rate)")
-_ALIASES = {"log.dir": "log.dirs", "broker.id": "node.id"}
+ALIASES = {"log.dir": "log.dirs", "broker.id": "node.id"}
 # Kafka's rule: of synonyms only the first, and no format that other brokers might not know.
 _DYNAMIC = {s.synonyms[0][0] for s in TOPIC_SETTINGS if s.synonyms} - {"log.message.format.version"}
 
@@ -497,7 +497,7 @@ def broker_config(properties: Mapping[str, str]) -> BrokerConfig:
         if name.startswith("lapse.") and name not in _BROKER and name not in _SYNONYMS:
             raise _unknown(name, (*_BROKER, *_SYNONYMS))
     properties = dict(properties)
-    for alias, name in _ALIASES.items():
+    for alias, name in ALIASES.items():
         if alias in properties:
             properties.setdefault(name, properties[alias])
     values = {
@@ -570,6 +570,7 @@ def overlaid(below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, st
     hidden = {
         other for name in above if name in _SYNONYMS for other, _ in _SYNONYMS[name][0].synonyms
     }
+    hidden |= {n for pair in ALIASES.items() if not above.keys().isdisjoint(pair) for n in pair}
     return {name: text for name, text in below.items() if name not in hidden} | dict(above)
 
 

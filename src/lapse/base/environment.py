@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from lapse.base.config import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting
+from lapse.base.config import ALIASES, BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting
 from lapse.base.errors import ConfigError
 from lapse.base.nearest import nearest
 
 PREFIX = "KAFKA_"
 _SIGNS = {"_": ".", "__": "_", "___": "-"}
-_OF_SECURITY = ("ssl.", "sasl.", "listener.name.")  # of which there is no table
-_ALIASES = frozenset({"log.dir", "broker.id"})
+OF_SECURITY = ("ssl.", "sasl.", "listener.name.")  # of which there is no table
 # Of brokers, and those by which a broker's file says a default for its topics.
 NAMES = (
     *(one.name for one in BROKER_SETTINGS),
@@ -30,7 +29,7 @@ def settings_in(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: text
         for variable, text in environment.items()
-        if (name := _setting(variable)) is not None and _is_one(name)
+        if (name := _setting(variable)) is not None and is_heeded(name)
     }
 
 
@@ -39,7 +38,7 @@ def misspelt_in(environment: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for variable in sorted(environment):
         name = _setting(variable)
-        if name is None or _is_one(name):
+        if name is None or is_heeded(name):
             continue
         if (near := nearest(name, NAMES)) is not None:
             found[variable] = _variable(near)
@@ -51,7 +50,7 @@ def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         variable: text
         for variable, text in environment.items()
-        if (name := _setting(variable)) is None or not _is_one(name)
+        if (name := _setting(variable)) is None or not is_heeded(name)
     }
 
 
@@ -68,8 +67,9 @@ def _variable(name: str) -> str:
     return PREFIX + text.upper()
 
 
-def _is_one(name: str) -> bool:
-    if name in _ALIASES or name.startswith(_OF_SECURITY):
+def is_heeded(name: str) -> bool:
+    """Whether a broker takes a setting of that name."""
+    if name in ALIASES or name.startswith(OF_SECURITY):
         return True
     try:
         broker_setting(name)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from lapse.base.clock import SystemClock
-from lapse.base.config import BrokerConfig, broker_config
+from lapse.base.config import BrokerConfig, broker_config, overlaid
 from lapse.base.environment import misspelt_in, settings_in
 from lapse.base.fs import RealFs
 from lapse.base.properties import server_properties
@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    config = broker_config({**server_properties(args.config), **settings_in(os.environ)})
+    config = broker_config(overlaid(server_properties(args.config), settings_in(os.environ)))
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

@@ -21,8 +21,9 @@ from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError, CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.base.setting import INT_MAX, LONG_MAX
+from lapse.base.typed import EPOCH, moment_of
 from lapse.cli.confirm import add_yes, agreed
-from lapse.cli.quantities import EPOCH, moment_of, moment_text
+from lapse.cli.quantities import moment_text
 from lapse.cli.remote import add_remote, connection, print_rows, request_timeout_ms
 from lapse.client.admin import Admin
 from lapse.client.cluster import Cluster, parse_bootstrap

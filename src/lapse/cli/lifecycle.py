@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from lapse.base.clock import SystemClock
-from lapse.base.config import BrokerConfig, broker_config
+from lapse.base.config import BrokerConfig, broker_config, overlaid
 from lapse.base.environment import settings_in
 from lapse.base.errors import ConfigError
 from lapse.base.extras import needed_for, require
@@ -62,13 +62,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal stops it."""
-    config = broker_config(
-        {
-            **server_properties(args.config),
-            **settings_in(os.environ),
-            **options.broker_settings(args.settings),
-        }
-    )
+    given = overlaid(server_properties(args.config), settings_in(os.environ))
+    config = broker_config(overlaid(given, options.broker_settings(args.settings)))
     if not config.log_cleaner_enable:
         raise ConfigError("log.cleaner.enable=false: allowed is true, for a service to run")
     logging.basicConfig(

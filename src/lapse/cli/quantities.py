@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from lapse.base.errors import ConfigError
 from lapse.base.setting import LONG_MAX
+from lapse.base.typed import EPOCH
 
-_DURATIONS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-EPOCH = datetime.fromtimestamp(0, UTC)
-_AGES = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -39,29 +37,6 @@ def byte_size(option: str, text: str) -> int:
     if not digits.isdigit() or int(digits) == 0:
         raise ConfigError(f"{option} {text}: allowed is a size such as 2g, 768m or 1048576")
     return int(digits) * unit
-
-
-def duration_ms(option: str, text: str) -> int:
-    """`90s`, `15m`, `2h`, `1d` or `500ms`; raises ConfigError."""
-    digits = text.rstrip("dhms")
-    unit_ms = _DURATIONS_MS.get(text[len(digits) :])
-    if unit_ms is None or not digits.isdigit() or int(digits) == 0:
-        raise ConfigError(f"{option} {text}: allowed is a time such as 90s, 15m, 2h or 1d")
-    return int(digits) * unit_ms
-
-
-def moment_of(text: str, now: datetime) -> datetime | None:
-    """Milliseconds since 1970, an age such as 30d, or a time with a zone; None: it is none."""
-    number, unit = text[:-1], text[-1:]
-    try:
-        if text.isdecimal():
-            return EPOCH + timedelta(milliseconds=int(text))
-        if unit in _AGES and number.isdecimal():
-            return now - timedelta(**{_AGES[unit]: int(number)})
-        moment = datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        return None
-    return moment if moment.tzinfo is not None else None
 
 
 def moment_text(ms: int) -> str:

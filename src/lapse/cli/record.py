@@ -26,8 +26,9 @@ from lapse.base.ids import TopicPartition
 from lapse.base.nearest import did_you_mean
 from lapse.base.readable import readable
 from lapse.base.setting import INT_MAX
+from lapse.base.typed import EPOCH, moment_of
 from lapse.cli.confirm import is_terminal
-from lapse.cli.quantities import EPOCH, moment_of, moment_text, whole_number
+from lapse.cli.quantities import moment_text, whole_number
 from lapse.cli.remote import Connection, add_remote, connection
 from lapse.client.batches import RecordMetadata
 from lapse.client.consumer import Consumer, ConsumerConfig

@@ -21,10 +21,10 @@ from lapse.base.clock import Clock, SystemClock, time_text
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import RealFs
 from lapse.base.times import after_ms
+from lapse.base.typed import duration_ms
 from lapse.cli import options
 from lapse.cli.asked import ask_brokers, require_address
 from lapse.cli.output import show_table
-from lapse.cli.quantities import duration_ms
 from lapse.lifecycle.round.progress import LogProgress
 from lapse.lifecycle.status import pauses, wishes
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause_text

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.clock import Clock, SystemClock
-from lapse.base.config import broker_config
+from lapse.base.config import broker_config, overlaid
 from lapse.base.environment import settings_in
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.extras import require
@@ -95,14 +95,19 @@ def cluster_wish(args: argparse.Namespace) -> Wish:
         args.brokers,
         KAFKA_PORT if args.port is None else args.port,
         HTTP_PORT if args.http_port is None else args.http_port,
-        tuple({**settings_in(os.environ), **options.broker_settings(args.settings)}.items()),
+        tuple(settings_given(args).items()),
         tuple(passed),
     )
 
 
+def settings_given(args: argparse.Namespace) -> dict[str, str]:
+    """By the environment, and over that by `-c`."""
+    return overlaid(settings_in(os.environ), options.broker_settings(args.settings))
+
+
 def said_settings(args: argparse.Namespace) -> Said:
     """What the command line says."""
-    said = {**settings_in(os.environ), **options.broker_settings(args.settings)}
+    said = settings_given(args)
     for option in ("port", "http_port"):
         port = getattr(args, option)
         if port is not None and not 0 <= port <= 65535:

@@ -61,7 +61,10 @@ class Wish:
             )
         for name, _ in self.settings:
             if name in {"node.id", "broker.id", "log.dirs", "listeners", "lapse.http.port"}:
-                raise ConfigError(f"-c {name}: each broker of --brokers {self.brokers} has its own")
+                raise ConfigError(
+                    f"-c {name}: each broker of --brokers {self.brokers} has its own, so the "
+                    "environment cannot say it either"
+                )
         room = _PORTS_APART * (self.brokers - 1)
         for option, port in (("--port", self.port), ("--http-port", self.http_port)):
             if port + room > _PORT_MAX and port:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lapse.base.config import BrokerConfig, broker_config, broker_setting
+from lapse.base.config import BrokerConfig, broker_config, broker_setting, overlaid
 from lapse.base.errors import ConfigError
 from lapse.base.fs import Fs
 from lapse.base.log_dirs import log_dirs
@@ -35,14 +35,14 @@ _PORT = re.compile(r"(?P<before>\s*(?P<name>[\w.-]+)://.*:)(?P<port>\d+)(?P<afte
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the command line says: settings by name, and the port of `--port`."""
+    """What counts before the file: settings by name, and the port of `--port`."""
 
     settings: Mapping[str, str]
     port: int | None = None
 
     def over(self, below: Mapping[str, str]) -> dict[str, str]:
         """These settings over those; raises ConfigError where `--port` could mean several."""
-        settings = {**below, **self.settings}
+        settings = overlaid(below, self.settings)
         if self.port is None:
             return settings
         listeners = settings["listeners"]

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +31,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
 from lapse.base.clock import Clock
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
@@ -65,19 +66,18 @@ def routes(enter: Enter, clock: Clock) -> Sequence[BaseRoute]:
 
 
 class _Static(StaticFiles):
-    """With the headers of every page."""
+    """With the headers of every page, but that they are kept for an hour."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: dict[str, object]) -> None:
-            if message["type"] == "http.response.start":
-                own = {name.lower(): text for name, text in guard.HEADERS.items()}
-                own["cache-control"] = "max-age=3600"
-                headers = message["headers"]
-                assert isinstance(headers, list)
-                headers.extend((name.encode(), text.encode()) for name, text in own.items())
-            await send(message)
-
-        await super().__call__(scope, receive, with_headers)  # type: ignore[arg-type]
+    def file_response(
+        self,
+        full_path: str | os.PathLike[str],
+        stat_result: os.stat_result,
+        scope: Scope,
+        status_code: int = 200,
+    ) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        response.headers.update({**guard.HEADERS, "Cache-Control": "max-age=3600"})
+        return response
 
 
 class Pages:

@@ -59,7 +59,7 @@ SENSELESS = [
     ("/ui/actions/pause?log=x", 400, "allowed is a name like orders-0"),
     ("/ui/actions/delete-records?log=t-0&offset=-1", 400, "a whole number from 0"),
     ("/ui/actions/delete-records?offset=1", 400, "allowed is a name like orders-0"),
-    ("/ui/actions/pause?for=2w", 400, "allowed is a duration like 90s"),
+    ("/ui/actions/pause?for=2w", 400, "for 2w: allowed is a time such as 90s"),
 ]
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import hmac
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError
@@ -76,15 +78,12 @@ def entrance(config: BrokerConfig, listener: Listener, access: Access) -> Entran
     Raises:
         ConfigError: names the listener and the setting.
     """
-    try:
-        properties = _properties(
-            config.security, listener.name, own_client_auth=listener.protocol.has_sasl
-        )
-        enabled = _mechanisms(properties) if listener.protocol.has_sasl else ()
-        users = _plain_users(config.security, listener) if PLAIN in enabled else {}
+    with _named(listener):
+        means = _means_of(config.security, listener)
+        enabled, users, properties = means.mechanisms, means.users, means.properties
         return Entrance(
             listener,
-            Certificates(tls_settings(properties)) if listener.protocol.has_tls else None,
+            means.certificates,
             parse_mapping_rules(properties.get(MAPPING_RULES, "DEFAULT")) or (MappingRule(),),
             _sasl(properties, enabled, users, access) if enabled else None,
             users,
@@ -94,6 +93,37 @@ def entrance(config: BrokerConfig, listener: Listener, access: Access) -> Entran
                 )
             ),
         )
+
+
+def check_entrance(config: BrokerConfig, listener: Listener) -> None:
+    """Raise ConfigError where clients could not come in; reads the files that `entrance` does."""
+    with _named(listener):
+        _means_of(config.security, listener)
+
+
+class _Means(NamedTuple):
+    """What a listener lets clients in by; `mechanisms`: of SASL, none where it has none."""
+
+    properties: Mapping[str, str]
+    mechanisms: tuple[str, ...]
+    users: Mapping[str, Secret]
+    certificates: Certificates | None
+
+
+def _means_of(security: SecurityConfig, listener: Listener) -> _Means:
+    has_sasl = listener.protocol.has_sasl
+    properties = _properties(security, listener.name, own_client_auth=has_sasl)
+    mechanisms = _mechanisms(properties) if has_sasl else ()
+    users = _plain_users(security, listener) if PLAIN in mechanisms else {}
+    has_tls = listener.protocol.has_tls
+    certificates = Certificates(tls_settings(properties)) if has_tls else None
+    return _Means(properties, mechanisms, users, certificates)
+
+
+@contextmanager
+def _named(listener: Listener) -> Iterator[None]:
+    try:
+        yield
     except ConfigError as e:
         raise ConfigError(f"listener {listener.name}: {e}") from None
 

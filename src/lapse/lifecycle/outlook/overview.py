@@ -49,15 +49,15 @@ class Ahead:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TopicSeen:
-    """A topic's logs together.
+    """A topic's logs together, added up.
 
     Attributes:
         dirty_ratio: of the dirtiest log.
         due, held: logs whose round is due; logs that rounds leave alone.
-        oldest_ms: append of the oldest record that waits for compaction, where there is a bound.
-        lag_ms_max: that bound, slack included (KIP-354); None without one.
+        superseded_ms: by when the oldest record that waits for compaction must be replaced.
+        lag_ms_max: how long it may wait, slack included (KIP-354); None without a bound.
         first: the earliest deadline of any kind.
     """
 
@@ -69,9 +69,31 @@ class TopicSeen:
     dirty_ratio: float = 0.0
     due: int = 0
     held: int = 0
-    oldest_ms: int | None = None
+    superseded_ms: int | None = None
     lag_ms_max: int | None = None
     first: Ahead | None = None
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """Append of that record; None where none waits."""
+        if self.superseded_ms is None or self.lag_ms_max is None:
+            return None
+        return self.superseded_ms - self.lag_ms_max
+
+    def add(self, other: TopicSeen) -> None:
+        """Logs of the same topic."""
+        self.logs += other.logs
+        self.size_bytes += other.size_bytes
+        self.dirty_bytes += other.dirty_bytes
+        self.dirty_ratio = max(self.dirty_ratio, other.dirty_ratio)
+        self.due += other.due
+        self.held += other.held
+        if other.superseded_ms is not None:
+            mine = other.superseded_ms if self.superseded_ms is None else self.superseded_ms
+            self.superseded_ms = min(mine, other.superseded_ms)
+        if other.first is not None:
+            mine_first = other.first if self.first is None else self.first
+            self.first = min(mine_first, other.first, key=_moment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,44 +129,6 @@ class Overview:
     status: Status | None = None
 
 
-@dataclass(slots=True)
-class _Count:
-    """A topic while its logs are counted; `superseded_ms`: the earliest deadline of that kind."""
-
-    config: TopicConfig
-    logs: int = 0
-    size_bytes: int = 0
-    dirty_bytes: int = 0
-    dirty_ratio: float = 0.0
-    due: int = 0
-    held: int = 0
-    superseded_ms: int | None = None
-    first: Ahead | None = None
-
-    def add(self, log: LogSeen, first: Ahead | None) -> None:
-        self.logs += 1
-        self.size_bytes += log.size_bytes
-        self.dirty_bytes += log.dirty_bytes
-        self.dirty_ratio = max(self.dirty_ratio, log.dirty_ratio)
-        self.due += log.is_due
-        self.held += log.is_held
-        self.first = _earlier(self.first, first)
-        for deadline in log.deadlines:
-            if deadline.what == SUPERSEDED:
-                self.superseded_ms = _least(self.superseded_ms, deadline.ms)
-
-    def seen(self, name: str) -> TopicSeen:
-        """What the formulas of a topic say is looked up for those that are shown, not for all."""
-        bounds = {one.name: one.ms for one in bounds_of(self.config)}
-        lag_ms_max, oldest_ms = bounds.get(SUPERSEDED_IS_GONE), None
-        if lag_ms_max is not None and self.superseded_ms is not None:
-            oldest_ms = self.superseded_ms - lag_ms_max
-        return TopicSeen(
-            name, policy_text(self.config), self.logs, self.size_bytes, self.dirty_bytes,
-            self.dirty_ratio, self.due, self.held, oldest_ms, lag_ms_max, self.first,
-        )  # fmt: skip
-
-
 def overview_of(
     broker: int,
     now_ms: int,
@@ -153,26 +137,39 @@ def overview_of(
     status: Status | None = None,
 ) -> Overview:
     """Count them."""
-    topics: dict[str, _Count] = {}
+    topics, configs = dict[str, TopicSeen](), dict[str, TopicConfig]()
     ahead: list[Ahead] = []
     count = size_bytes = due = late = 0
     for one in logs:
         count, size_bytes, due = count + 1, size_bytes + one.size_bytes, due + one.is_due
-        first = None
-        if one.deadlines:
-            earliest = min(one.deadlines)
-            first = Ahead(str(one.log), earliest.what, earliest.ms)
-            ahead.append(first)
-            late += earliest.ms < now_ms
-        name = one.log.topic
+        name, seen = one.log.topic, _alone(one)
         if name not in topics:
-            topics[name] = _Count(one.config)
-        topics[name].add(one, first)
-    shown = nsmallest(TOPICS_MAX, topics, key=lambda name: _urgency(name, topics[name]))
+            topics[name] = TopicSeen(name, policy_text(one.config))
+            configs[name] = one.config
+        topics[name].add(seen)
+        if seen.first is not None:
+            ahead.append(seen.first)
+            late += seen.first.at_ms < now_ms
+    shown = _most_urgent(topics.values())
+    for topic in shown:  # formulas are looked up for these, not for all
+        bounds = {promise.name: promise.ms for promise in bounds_of(configs[topic.topic])}
+        topic.lag_ms_max = bounds.get(SUPERSEDED_IS_GONE)
     return Overview(
-        broker, now_ms, tuple(topics[name].seen(name) for name in shown), len(topics), count,
-        size_bytes, due, late, tuple(nsmallest(AHEAD_MAX, ahead, key=_moment)), tuple(troubles),
-        status,
+        broker, now_ms, shown, len(topics), count, size_bytes, due, late,
+        tuple(nsmallest(AHEAD_MAX, ahead, key=_moment)), tuple(troubles), status,
+    )  # fmt: skip
+
+
+def _alone(log: LogSeen) -> TopicSeen:
+    """A topic of that log alone."""
+    superseded = [deadline.ms for deadline in log.deadlines if deadline.what == SUPERSEDED]
+    first = None
+    if log.deadlines:
+        earliest = min(log.deadlines)
+        first = Ahead(str(log.log), earliest.what, earliest.ms)
+    return TopicSeen(
+        log.log.topic, "", 1, log.size_bytes, log.dirty_bytes, log.dirty_ratio, int(log.is_due),
+        int(log.is_held), min(superseded, default=None), None, first,
     )  # fmt: skip
 
 
@@ -181,8 +178,10 @@ def together(overviews: Iterable[Overview]) -> Overview:
     whole, topics, ahead = Overview(-1, 0), dict[str, TopicSeen](), dict[tuple[str, str], Ahead]()
     for one in overviews:
         for topic in one.topics:
-            known = topics.get(topic.topic)
-            topics[topic.topic] = topic if known is None else _both(known, topic)
+            if topic.topic in topics:
+                topics[topic.topic].add(topic)
+            else:
+                topics[topic.topic] = replace(topic)
         for seen in one.ahead:  # replicas were appended to at other moments
             earliest = min(ahead.get((seen.log, seen.kind), seen), seen, key=_moment)
             ahead[seen.log, seen.kind] = earliest
@@ -194,40 +193,22 @@ def together(overviews: Iterable[Overview]) -> Overview:
         )  # fmt: skip
     return replace(
         whole,
-        topics=tuple(nsmallest(TOPICS_MAX, topics.values(), key=lambda t: _urgency(t.topic, t))),
+        topics=_most_urgent(topics.values()),
         topics_all=max(whole.topics_all, len(topics)),
         ahead=tuple(nsmallest(AHEAD_MAX, ahead.values(), key=_moment)),
     )
-
-
-def _both(one: TopicSeen, other: TopicSeen) -> TopicSeen:
-    """A topic that two brokers have logs of."""
-    return replace(
-        one,
-        logs=one.logs + other.logs,
-        size_bytes=one.size_bytes + other.size_bytes,
-        dirty_bytes=one.dirty_bytes + other.dirty_bytes,
-        dirty_ratio=max(one.dirty_ratio, other.dirty_ratio),
-        due=one.due + other.due,
-        held=one.held + other.held,
-        oldest_ms=_least(one.oldest_ms, other.oldest_ms),
-        first=_earlier(one.first, other.first),
-    )
-
-
-def _earlier(one: Ahead | None, other: Ahead | None) -> Ahead | None:
-    return min((a for a in (one, other) if a is not None), key=_moment, default=None)
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    return min((ms for ms in (one, other) if ms is not None), default=None)
 
 
 def _moment(ahead: Ahead) -> tuple[int, str]:
     return ahead.at_ms, ahead.log
 
 
-def _urgency(name: str, topic: _Count | TopicSeen) -> tuple[bool, int, float, str]:
-    """Earliest deadline, then those without one by how dirty they are."""
-    first = topic.first
-    return first is None, 0 if first is None else first.at_ms, -topic.dirty_ratio, name
+def _most_urgent(topics: Iterable[TopicSeen]) -> tuple[TopicSeen, ...]:
+    """By the earliest deadline, then those without one by how dirty they are."""
+
+    def urgency(topic: TopicSeen) -> tuple[bool, int, float, str]:
+        first = topic.first
+        at_ms = 0 if first is None else first.at_ms
+        return first is None, at_ms, -topic.dirty_ratio, topic.topic
+
+    return tuple(nsmallest(TOPICS_MAX, topics, key=urgency))

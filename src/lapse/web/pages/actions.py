@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from lapse.base.errors import KafkaError
+from lapse.base.errors import ConfigError, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.base.times import UNITS_MS
+from lapse.base.typed import duration_ms
 from lapse.client.admin import Admin
 from lapse.client.outlook import ask_all
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause_text
@@ -108,13 +108,13 @@ def _whole(text: str, name: str) -> int:
 
 
 def _duration_ms(text: str) -> int:
-    """`2h`; -1: until somebody resumes."""
+    """-1: until somebody resumes."""
     if not text:
         return -1
-    number, unit = text[:-1], text[-1]
-    if unit not in UNITS_MS or not (number.isascii() and number.isdecimal()) or len(number) > 9:
-        raise BadQuestion(f"for={text}: allowed is a duration like 90s, 2h, 1d")
-    return int(number) * UNITS_MS[unit]
+    try:
+        return duration_ms("for", text)
+    except ConfigError as e:
+        raise BadQuestion(str(e)) from e
 
 
 async def _foreseen(asked: Asked, wish: _Wish) -> Change:

@@ -11,6 +11,7 @@ from itertools import islice
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
+from lapse.base.typed import EPOCH, moment_of
 from lapse.client.fetched import Fetched
 from lapse.client.offsets import EARLIEST, LATEST, Where, list_offsets
 from lapse.client.outlook import ask_all
@@ -143,12 +144,16 @@ async def _bounds(asked: Asked, where: TopicPartition) -> tuple[int, int]:
 async def _begin(asked: Asked, where: TopicPartition, start: int, stable: int, count: int) -> int:
     """By `from` (an offset, `start`, `end`), or by `time`."""
     if asked.text("time"):
-        at = await _offset_at(asked, where, parse_time(asked.text("time")))
+        at = await _offset_at(asked, where, parse_time(asked.text("time"), _now(asked)))
         return stable if at < 0 else at
     text = asked.text("from", "start")
     if text == "start":
         return start
     return stable - count if text == "end" else asked.whole("from", start, OFFSET_MAX)
+
+
+def _now(asked: Asked) -> datetime:
+    return datetime.fromtimestamp(asked.clock.now_ms() / 1000, UTC)
 
 
 async def _offset_at(asked: Asked, where: TopicPartition, moment: Where) -> int:
@@ -161,16 +166,15 @@ async def _offset_at(asked: Asked, where: TopicPartition, moment: Where) -> int:
     return found
 
 
-def parse_time(text: str) -> datetime:
-    """ISO 8601, UTC where it names no zone, or milliseconds; raises BadQuestion."""
-    try:
-        if text.isascii() and text.isdecimal():
-            return datetime.fromtimestamp(int(text) / 1000, UTC)
-        moment = datetime.fromisoformat(text)
-    except (ValueError, OverflowError, OSError) as e:
-        allowed = "like 2026-11-29T12:00:00Z, or milliseconds since 1970"
-        raise BadQuestion(f"time={text}: allowed is a time {allowed}") from e
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    if moment.year < 1970:
+def parse_time(text: str, now: datetime) -> datetime:
+    """An age like 30m, milliseconds, or ISO 8601, in UTC without a zone; raises BadQuestion."""
+    moment = moment_of(text, now)
+    if moment is None:
+        try:
+            moment = datetime.fromisoformat(text).replace(tzinfo=UTC)
+        except ValueError as e:
+            allowed = "like 2026-11-29T12:00:00Z, 30m ago as 30m, or milliseconds since 1970"
+            raise BadQuestion(f"time={text}: allowed is a time {allowed}") from e
+    if moment < EPOCH:
         raise BadQuestion(f"time={text}: allowed is a time from 1970 on")
     return moment

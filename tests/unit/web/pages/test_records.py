@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from tests.support.broker.running import connect, create, produce
 from tests.support.web.pages import Answer, ask, node_with_pages
 
 BEGIN = 1_700_000_000_000
+NOW = datetime(2026, 11, 29, tzinfo=UTC)
 HOSTILE = b"<script>alert(1)</script>\x00\x1b[2J\xff"
 
 
@@ -118,10 +119,11 @@ def test_what_is_typed_may_be_meant_as_bytes() -> None:
 @pytest.mark.parametrize("text", ["", "x", "1969-12-31", "99999999999999999999", "2026-13-01"])
 def test_times_that_are_none(text: str) -> None:
     with pytest.raises(BadQuestion, match="allowed is a time"):
-        parse_time(text)
+        parse_time(text, NOW)
 
 
 def test_times() -> None:
-    assert parse_time("2026-11-29T12:00") == datetime(2026, 11, 29, 12, tzinfo=UTC)
-    assert parse_time("2026-11-29T12:00+02:00").timestamp() == 1_795_946_400
-    assert parse_time("1500") == datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)
+    assert parse_time("30m", NOW) == NOW - timedelta(minutes=30)
+    assert parse_time("2026-11-29T12:00", NOW) == datetime(2026, 11, 29, 12, tzinfo=UTC)
+    assert parse_time("2026-11-29T12:00+02:00", NOW).timestamp() == 1_795_946_400
+    assert parse_time("1500", NOW) == datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)
