@@ -36,6 +36,8 @@ def test_a_report_after_a_fatal_error_gives_its_lock_back(
     fenced = Producer({**shared, "linger.ms": 30_000, "error_cb": told.append})
     fenced.init_transactions(SECONDS)
     fenced.begin_transaction()
+    fenced.produce(topic, b"v", partition=0)
+    assert fenced.flush(SECONDS) == 0  # the partition is in the transaction: only Produce can fail
     for _ in range(RECORDS):  # none is sent before the flush
         fenced.produce(topic, b"v", partition=0, on_delivery=safely(report))
     Producer(shared).init_transactions(SECONDS)
