@@ -12,6 +12,7 @@ from itertools import islice
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.base.typed import EPOCH, moment_of
+from lapse.client.cluster import Cluster
 from lapse.client.fetched import Fetched
 from lapse.client.offsets import EARLIEST, LATEST, Where, list_offsets
 from lapse.client.outlook import ask_all
@@ -50,7 +51,7 @@ async def show(asked: Asked) -> Page:
     start, stable = await _bounds(asked, where)
     begin = max(await _begin(asked, where, start, stable, count), start)
     keys = keys_of(asked.raw("key")) if asked.raw("key") else None
-    found = await look(asked, OffsetRange(where, begin, stable), count, keys)
+    found = await look(asked.cluster, OffsetRange(where, begin, stable), count, keys)
     return Page(
         "records.html",
         {
@@ -66,10 +67,10 @@ async def show(asked: Asked) -> Page:
     )
 
 
-async def look(asked: Asked, wanted: OffsetRange, count: int, keys: Keys) -> Found:
+async def look(cluster: Cluster, wanted: OffsetRange, count: int, keys: Keys) -> Found:
     """The first `count` records of the range, or of a key in it, within READ_BYTES_MAX."""
     found = Found()
-    async with aclosing(read_range(asked.cluster, wanted, committed=True, limits=LIMITS)) as some:
+    async with aclosing(read_range(cluster, wanted, committed=True, limits=LIMITS)) as some:
         async for fetched in some:
             found.bytes_read += len(fetched.data)
             room = count + 1 - len(found.records)
@@ -88,7 +89,7 @@ def _first(fetched: Fetched, wanted: OffsetRange, keys: Keys, room: int) -> list
     records = (
         one
         for one in fetched.records()
-        if wanted.offset_from <= one.offset < wanted.offset_until
+        if one.offset < wanted.offset_until  # the last batch may reach beyond it
         and (keys is None or one.key in keys)
     )
     return list(islice(records, room))

@@ -276,6 +276,7 @@ def test_who_asks_gets_what_the_ratio_would_keep_waiting_and_no_more() -> None:
     assert decided(clean, asked).blocked is Blocked.NOTHING_TO_DO
     assert decided(half, asked, cleanup_policy="delete").due == ()
     assert must_be_made(decided(half, asked)), "somebody waits"
+    assert decided(with_horizon(NOW + DAY), asked).due == (), "a tombstone alone is not dirty"
 
 
 @pytest.mark.parametrize(

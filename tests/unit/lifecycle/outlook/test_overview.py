@@ -49,6 +49,11 @@ def test_counts_are_of_all_logs() -> None:
     assert (b.topic, b.policy, b.held, b.first) == ("b", "delete", 1, None)
 
 
+def test_late_is_what_is_over_not_what_is_due_now() -> None:
+    logs = [seen(f"a-{n}", (NOW + n - 1, SUPERSEDED)) for n in range(3)]
+    assert overview_of(1, NOW, logs).late == 1
+
+
 def test_the_longest_wait_is_held_against_the_bound() -> None:
     """Other deadlines say nothing of it; without max.compaction.lag.ms there is no bound."""
     logs = [

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
+from lapse.client.cluster import Cluster, parse_bootstrap
+from lapse.client.range_reader import OffsetRange
 from lapse.records.builder import NewRecord, build_batch
 from lapse.web.asked import BadQuestion
 from lapse.web.pages import records
-from lapse.web.pages.records import keys_of, parse_time
+from lapse.web.pages.records import keys_of, look, parse_time
 from tests.support.broker.running import connect, create, produce
 from tests.support.web.pages import Answer, ask, node_with_pages
 
@@ -67,6 +70,16 @@ async def test_by_offset_time_and_key(tmp_path: Path) -> None:
         for query, found in LOOKS:
             page = await ask(node, f"/ui/topics/t/0/records?{query}")
             assert offsets(page) == found, query
+
+
+async def test_the_batch_that_the_range_ends_in_is_not_shown_whole(tmp_path: Path) -> None:
+    """What came since the end was asked for may belong to a transaction that is undecided."""
+    async with filled(tmp_path) as node:
+        address = node.services.address
+        async with Cluster(parse_bootstrap(f"{address.host}:{address.port}")) as cluster:
+            found = await look(cluster, OffsetRange(TopicPartition("t", 0), 4, 13), 50, None)
+    assert [one.offset for one in found.records] == list(range(4, 13))
+    assert found.next_offset is None
 
 
 async def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
