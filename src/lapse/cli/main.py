@@ -97,6 +97,7 @@ COMMANDS: Mapping[str, Command] = {
     "completion": Command(
         "lapse.cli.completion", "what bash, zsh or fish needs to complete commands and options"
     ),
+    "demo": Command("lapse.cli.demo", "the main job on real records in a minute, with the proof"),
     "bench": Command("lapse.cli.bench", "measure rounds on copies of logs"),
 }
 # Their examples say it all; of the others help shows the module's docstring.

@@ -6,8 +6,13 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from lapse.base.errors import LapseError
+from lapse.base.extras import needed_for
+
+with needed_for("the demo"):
+    from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
 
 TOPIC = "aircraft"
 PARTITIONS = 2
@@ -86,8 +91,12 @@ class Writer:
         if error is not None:
             self.sent.failed.append(error.str())
             return
-        place = (message.partition(), message.offset())
-        self.sent.places.setdefault(message.key(), []).append(place)
+        key, partition, offset = message.key(), message.partition(), message.offset()
+        assert key is not None
+        assert partition is not None
+        assert offset is not None
+        place = (partition, offset)
+        self.sent.places.setdefault(key, []).append(place)
         self.sent.appended_ms[place] = message.timestamp()[1]
         self.sent.count += 1
         self.sent.last_ack_ms = time.time_ns() // 1_000_000
@@ -148,9 +157,9 @@ def read_all(bootstrap: str) -> list[tuple[bytes | None, bytes | None]]:
             if error is None:
                 found.append((message.key(), message.value()))
             elif error.code() == KafkaError._PARTITION_EOF:
-                at_end.add(message.partition())
+                at_end.add(message.partition() or 0)
             elif error.fatal():
-                raise SystemExit(f"the consumer gave up: {error.str()}")
+                raise LapseError(f"the consumer gave up: {error.str()}")
     finally:
         consumer.close()
     return found

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from traffic import PARTITIONS, TOPIC, Sent
+from numpy.typing import NDArray
 
+from lapse.demo.traffic import PARTITIONS, TOPIC, Sent
 from lapse.lifecycle.round import ledger
 from lapse.records.batch import records_of, scan_prefix
 
@@ -70,9 +71,9 @@ def _look_at(paths: list[Path]) -> OnDisk:
 class Departures:
     """When and why each offset left: `committed_ms[partition][offset]`, 0 if it is there."""
 
-    committed_ms: list[np.ndarray]
-    round_of: list[np.ndarray]
-    by_expiry: list[np.ndarray]
+    committed_ms: list[NDArray[np.int64]]
+    round_of: list[NDArray[np.int64]]
+    by_expiry: list[NDArray[np.bool_]]
     rounds: list[str]
 
 

