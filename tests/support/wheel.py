@@ -38,11 +38,15 @@ class Installed(NamedTuple):
 
 
 def uv(*words: object, **environment: str) -> None:
-    """Run it; nothing is fetched: the environment that runs this has every package already."""
-    subprocess.run(
-        [FIND_UV(str(ROOT)), *map(str, words), "--offline", "--quiet"],
-        env={**os.environ, **environment}, cwd=ROOT, check=True, timeout=SECONDS_MAX,
-    )  # fmt: skip
+    """Run it; fetches nothing where uv has kept what the environment of this was made from."""
+    command = [FIND_UV(str(ROOT)), *map(str, words), "--quiet"]
+    for more, is_last in ((["--offline"], False), ([], True)):
+        done = subprocess.run(
+            [*command, *more], env={**os.environ, **environment}, cwd=ROOT, check=is_last,
+            timeout=SECONDS_MAX, stderr=None if is_last else subprocess.DEVNULL,
+        )  # fmt: skip
+        if done.returncode == 0:
+            return
 
 
 def copy_of_the_tree(to: Path) -> Path:
