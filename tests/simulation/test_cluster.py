@@ -8,6 +8,7 @@ ends badly is told whole; `cluster.life` tells it again.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -27,6 +28,29 @@ from tests.simulation.cluster.world import World
 from tests.support.log.logs import bytes_between
 
 PARTS = 20
+
+
+@pytest.mark.parametrize("early_s", [0, 4e-10, 9e-10, 2e-9])
+def test_what_two_send_within_a_nanosecond_comes(tmp_path: Path, early_s: float) -> None:
+    """The loop calls what is due within its clock's resolution: a word lay there for ever."""
+    world, heard = World(tmp_path, 3), bytearray()
+    world.loop.accepting[1] = lambda sock: world.loop.add_reader(
+        sock, lambda: heard.extend(sock.recv(100))
+    )
+
+    async def story() -> None:
+        transport, _ = await world.network.connect(world.loop, asyncio.Protocol, "host", 1)
+        at_s = world.loop.time() + 1
+        world.loop.call_at(at_s - early_s, lambda: None)
+        transport._link._going.append((at_s, b"word"))
+        world.loop.call_at(at_s, transport._link._pass_on)
+        await passes(2)
+
+    try:
+        world.run(story)
+        assert heard == b"word"
+    finally:
+        world.close()
 
 
 def test_who_could_not_begin_after_a_power_cut_is_doubted_the_next_time_too(

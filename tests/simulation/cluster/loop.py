@@ -145,6 +145,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.now_s
 
+    def is_past(self, at_s: float) -> bool:
+        """Whether what waits for this moment is called by now; a loop's clock has a resolution."""
+        resolution: float = self._clock_resolution  # type: ignore[attr-defined]
+        return at_s < self.now_s + resolution
+
     def _unexpected(self, _: Any, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if not isinstance(error, Killed):

@@ -186,7 +186,7 @@ class _Link(asyncio.Protocol):
         self._loop.call_at(line[-1][0], then)
 
     def _pass_on(self) -> None:
-        while self._going and self._going[0][0] <= self._loop.time() and not self.is_over:
+        while self._going and self._loop.is_past(self._going[0][0]) and not self.is_over:
             if self.there in self._network.held:
                 return
             _, data = self._going.popleft()
@@ -207,7 +207,7 @@ class _Link(asyncio.Protocol):
             self._queue(self._coming, self.back, None, self._take)
 
     def _take(self) -> None:
-        while self._coming and self._coming[0][0] <= self._loop.time() and not self.is_over:
+        while self._coming and self._loop.is_past(self._coming[0][0]) and not self.is_over:
             if self.back in self._network.held:
                 return
             _, data = self._coming.popleft()
