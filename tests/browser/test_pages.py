@@ -29,6 +29,7 @@ PAGES = (
     "/ui/topics/plain/0/records?from=100",
     "/ui/topics/tidied/0/records/3",
     "/ui/rounds",
+    "/ui/erasure",
     "/ui/groups",
     "/ui/group?name=readers",
     "/ui/actions/pause?log=tidied-0",
@@ -468,6 +469,7 @@ def test_keys_lead_from_page_to_page(sight: Sight) -> None:
     sight.open("/ui")
     for key, name in {
         "r": "Rounds",
+        "e": "Orders of erasure",
         "g": "Consumer groups",
         "o": "Overview",
         "t": "Topics",

@@ -26,6 +26,7 @@ GIB = 1 << 30
 # A series and its values every five minutes: when all is well, and when it is not.
 FIRES = {
     "LapseDeadlineMissed": (f'lapse_overdue_seconds{{{LOG},kind="values"}}', "0x400", "1x400"),
+    "LapseErasureLate": (f"lapse_erasure_overdue_seconds{{{AT}}}", "0x400", "1x400"),
     "LapseClockHeld": (f"lapse_lifecycle_clock_ahead_seconds{{{AT}}}", "0x400", "7200x400"),
     "LapseRoundsStopped": (f"{CLEANER}_deadthreadcount{{{AT}}}", "0x400", "1x400"),
     "LapseEngineFails": (f"lapse_lifecycle_engine_failures{{{AT}}}", "2x400", "3x400"),

@@ -16,7 +16,8 @@ from tests.support.web.pages import FORM, ask, basic, node_with_pages
 PAGES = [
     "/ui", "/ui/topics", "/ui/topics/t", "/ui/topics/t/0", "/ui/topics/t/0/records",
     "/ui/topics/t/0/records/0", "/ui/rounds", "/ui/groups", "/ui/group?name=g", "/ui/live/overview",
-    "/ui/actions/pause", "/ui/actions/delete-records?log=t-0&offset=1",
+    "/ui/erasure", "/ui/erasure/proof?broker=0&topic=t&file=o/t.proof.json", "/ui/actions/pause",
+    "/ui/actions/delete-records?log=t-0&offset=1",
 ]  # fmt: skip
 NAMES = [
     "..", "../../etc/passwd", "a\0b", "<script>alert(1)</script>", "'\"><img src=x onerror=a()>",

@@ -24,6 +24,7 @@ from typing import Any
 from lapse.base.contradictions import Contradiction, settle
 from lapse.base.coordination_settings import COORDINATION_SETTINGS
 from lapse.base.errors import ConfigError
+from lapse.base.lifecycle_settings import LIFECYCLE_SETTINGS
 from lapse.base.nearest import meant_or_known
 from lapse.base.replication_settings import REPLICATION_SETTINGS, THROTTLE_SETTINGS
 from lapse.base.secret import HIDDEN
@@ -220,25 +221,7 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "LogAppendTime is followed no further ahead of the clock than that either."),
     Setting("lapse.housekeeping.interval.ms", whole(1), "1000",
             "How often the broker looks for segments to roll and files to unlink."),
-    Setting("lapse.lifecycle.master", TEXT, "local[*]", "Spark master of the lifecycle service."),
-    Setting("lapse.lifecycle.memory.bytes", whole(16 << 20), str(2 << 30),
-            "What the service may use: itself, Java, and the tasks of all rounds that run at once, "
-            "which share what the others leave. On one machine at most three quarters of its "
-            "memory; with a master of other machines of the tasks alone. A log that needs more "
-            "than a task has is split."),
-    Setting("lapse.lifecycle.cores.max", whole(0), "0",
-            "How many tasks of rounds run at once; 0: as many as the master has."),
-    Setting("lapse.lifecycle.idle.ms", whole(-1), "600000",
-            "How long nothing must be due until the service ends Spark, with its Java and workers. "
-            "What is due then starts it again, which takes some seconds. -1: Spark starts with the "
-            "service, and stays."),
-    Setting("lapse.lifecycle.nice", whole(0, 19), "15",
-            "By how much the service, with Java and all tasks on its machine, yields to others, "
-            "the broker above all: nice(1), and from 1 on Linux's SCHED_BATCH, so that others "
-            "that wake up need not wait for them. Where nothing else wants the processor it costs "
-            "nothing. Of one that is wanted all the time each thread of a round keeps some 3 % at "
-            "15 and 10 % at 10; four run at once on two cores. Lower it where deadlines are "
-            "missed."),
+    *LIFECYCLE_SETTINGS,
     *REPLICATION_SETTINGS,
     *COORDINATION_SETTINGS,
     *SECURITY_SETTINGS,
@@ -417,6 +400,7 @@ class BrokerConfig:
     lifecycle_cores_max: int
     lifecycle_idle_ms: int
     lifecycle_nice: int
+    erase_orders_dir: str
     security: SecurityConfig
     defaults: tuple[tuple[str, str], ...]
     given: tuple[tuple[str, str], ...]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
@@ -75,6 +76,7 @@ from lapse.broker.request.context import Services
 from lapse.broker.warm_up import warm_up
 from lapse.lifecycle import clock_guard
 from lapse.lifecycle.clock_guard import ClockGuard
+from lapse.lifecycle.outlook.erasures import Erasures
 from lapse.log.env import LogEnv
 from lapse.metadata.features import Levels, agreed, protocol_of, require_fit
 from lapse.metadata.sqlite import STORE, SqliteStore
@@ -261,7 +263,7 @@ class Node:
             RequestBytes(allowed_bytes(self._config.queued_max_request_bytes)),
             AnswerBytes(allowed_bytes(self._config.queued_max_response_bytes)),
             tuple(entrances), LoginAttempts(self._config.security.login_failures_per_minute),
-            ADVERTISED, parts.arrivals,
+            ADVERTISED, parts.arrivals, _erasures_of(self._config),
         )  # fmt: skip
 
     def _quota_of_moves(self, topics: Topics) -> CopyQuota:
@@ -390,6 +392,11 @@ class Node:
             await self._cluster.leave(LEAVE_SECONDS_MAX)
         self.is_serving = False
         await self._running.aclose()
+
+
+def _erasures_of(config: BrokerConfig) -> Erasures:
+    folder = Path(config.erase_orders_dir) if config.erase_orders_dir else None
+    return Erasures(folder, config.node_id)
 
 
 def _agree_alone(store: MetadataStore, protocol: int) -> None:

@@ -23,7 +23,11 @@ from lapse.wire.versions import PROTOCOL_VERSION
 T = TypeVar("T")
 
 # Whoever is asked says the same.
-_ANSWERS_FOR_ALL = {ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST}
+_ANSWERS_FOR_ALL = {
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.INVALID_REQUEST,
+}
 
 Request = DescribeOutlookRequest | AlterRoundsRequest
 

@@ -8,6 +8,8 @@
     GET  /ui/topics/T/N/records             its records         ?from= ?time= ?key= ?count=
     GET  /ui/topics/T/N/records/OFFSET      what became of one
     GET  /ui/rounds                         rounds
+    GET  /ui/erasure                        orders of erasure
+    GET  /ui/erasure/proof                  a proof, to keep    ?broker= ?topic= ?file=
     GET  /ui/groups                         consumer groups     ?find=
     GET  /ui/group?name=G                   one; its name may be any text, even `..`
     GET  /ui/actions/WHAT, POST             a change: what it would do, then that it is done
@@ -39,8 +41,8 @@ from lapse.client.cluster import may_try_again
 from lapse.client.connection import ConnectionLost
 from lapse.client.visitor import Visitor
 from lapse.web import guard, words
-from lapse.web.asked import Asked, BadQuestion, Enter, Handler, NotFound, Page
-from lapse.web.pages import actions, groups, overview, partition, records, rounds, topics
+from lapse.web.asked import Asked, BadQuestion, Download, Enter, Handler, NotFound, Page
+from lapse.web.pages import actions, erasure, groups, overview, partition, records, rounds, topics
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +99,7 @@ class Pages:
 
     def routes(self) -> Sequence[BaseRoute]:
         """At `/` and below `/ui`."""
-        pages = {
+        pages: Mapping[str, Handler] = {
             "/ui": overview.show,
             "/ui/topics": topics.show_all,
             "/ui/topics/{topic}": topics.show,
@@ -105,6 +107,8 @@ class Pages:
             "/ui/topics/{topic}/{partition}/records": records.show,
             "/ui/topics/{topic}/{partition}/records/{offset}": records.show_one,
             "/ui/rounds": rounds.show,
+            "/ui/erasure": erasure.show,
+            "/ui/erasure/proof": erasure.proof,
             "/ui/groups": groups.show_all,
             "/ui/group": groups.show,
         }
@@ -144,6 +148,8 @@ class Pages:
             async with asyncio.timeout(PAGE_SECONDS_MAX), visitor.cluster() as cluster:
                 form = await _form(request)
                 page = await handler(Asked(request, visitor, cluster, self._clock, form))
+            if isinstance(page, Download):
+                return _kept(page)
         except LapseError as e:
             page = _trouble(e)
         except TimeoutError:
@@ -198,6 +204,14 @@ class Pages:
 def _event(name: str, text: str) -> str:
     lines = "".join(f"data: {line}\n" for line in text.splitlines())
     return f"event: {name}\n{lines}\n"
+
+
+def _kept(file: Download) -> Response:
+    headers = {
+        **guard.HEADERS,
+        "Content-Disposition": f'attachment; filename="{file.name}"',
+    }
+    return Response(file.text, media_type=file.media_type, headers=headers)
 
 
 async def _to_overview(_request: Request) -> Response:

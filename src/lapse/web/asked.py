@@ -64,6 +64,15 @@ class Page:
     status: int = 200
 
 
-Handler = Callable[[Asked], Awaitable[Page]]
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A file to keep; its name is plain, since it stands in a header."""
+
+    name: str
+    text: str
+    media_type: str = "application/json"
+
+
+Handler = Callable[[Asked], Awaitable[Page | Download]]
 # Who somebody is, or the response that says why the pages are not for him.
 Enter = Callable[[Request], Awaitable[Visitor | Response]]

@@ -9,7 +9,7 @@ with house(tmp_path / "data") as home:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,7 +109,9 @@ class House:
 
 
 @contextmanager
-def house(data: Path, settings: Mapping[str, str] | None = None) -> Iterator[House]:
+def house(
+    data: Path, settings: Mapping[str, str] | None = None, options: Sequence[str] = ()
+) -> Iterator[House]:
     """`lapse up` with an engine that begins at once; `settings` name their own listeners, if any.
 
     The first listener that is called PLAINTEXT is the one that the house is filled by.
@@ -120,7 +122,7 @@ def house(data: Path, settings: Mapping[str, str] | None = None) -> Iterator[Hou
         own = {"log.dirs": str(data), "lapse.http.port": "0", **settings}
         RealFs().write_file(data / "server.properties", properties_text(own))
         free = FREE[2:]  # several listeners: --port would be of none
-    with up(data, *free, *SOON) as running:
+    with up(data, *free, *SOON, *options) as running:
         ready = running.ready
         assert ready, running.errors()
         kafka = re.search(r"[ ,=]PLAINTEXT://([^ ,]+)", ready) or re.search(r"kafka=(\S+)", ready)

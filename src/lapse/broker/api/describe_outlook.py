@@ -1,16 +1,17 @@
 """DescribeOutlook (key 10000): what holds this broker's logs back, what its rounds would do.
 
-Needs DESCRIBE cluster.
+Needs DESCRIBE cluster; for a proof READ of its topic, too, since it has hashes of keys.
 
 Behaviour: `explain` and `plan` answer a line for each log that this broker has, as the commands of
 that name print it with `--json`; `rounds` one line, of the lifecycle service; `reports` one for
 each of its last rounds; `overview` one of all logs; `plan-rows`, `segment-rows` and `ledger-rows` a
 line for each row of Spark's views; `last-groups` one for each of the last segments that rounds
-wrote. All comes from facts that the broker has in memory, and from small files beside its logs;
-records are not read. Many logs are answered in parts: `after` goes on behind the last one. A log
-that cannot be judged is a line that says why; brokers that are away and have some of what was asked
-for are named. INVALID_REQUEST for anything else that is asked, an `offset` without its one log, or
-an `after` that is no log.
+wrote; `erasures` one for each order in `lapse.erase.orders.dir`, and `proof` the text of the one
+that `topic` and `file` name, if it is there. All else comes from facts that the broker has in
+memory, and from small files beside its logs; records are not read. Many logs are answered in parts:
+`after` goes on behind the last one. A log that cannot be judged is a line that says why; brokers
+that are away and have some of what was asked for are named. INVALID_REQUEST for anything else that
+is asked, an `offset` without its one log, or an `after` that is no log.
 
 v0 ours; not in ApiVersions.
 """
@@ -27,7 +28,13 @@ import msgspec
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
 from lapse.broker.request.asked_logs import asked_logs, away
-from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
+from lapse.broker.request.authorize import (
+    CLUSTER_REFUSED,
+    TOPIC_REFUSED,
+    Caller,
+    message_of,
+    whole,
+)
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.lifecycle.decide.select import LogInfo, decide
@@ -51,12 +58,14 @@ from lapse.log.partition_log import PartitionLog
 from lapse.security.acls import Operation
 from lapse.wire.schema.describe_outlook import (
     DESCRIBE_OUTLOOK,
+    ERASURES,
     EXPLAIN,
     LAST_GROUPS,
     LEDGER_ROWS,
     OVERVIEW,
     PLAN,
     PLAN_ROWS,
+    PROOF,
     REPORTS,
     ROUNDS,
     SEGMENT_ROWS,
@@ -177,14 +186,29 @@ def _overview(
     return [_json(look()) for look in services.overviews]
 
 
+def _erasures(
+    services: Services, _request: DescribeOutlookRequest, _logs: Sequence[TopicPartition]
+) -> Lines:
+    return [*map(_json, services.erasures.seen())]
+
+
+def _proof(
+    services: Services, request: DescribeOutlookRequest, _logs: Sequence[TopicPartition]
+) -> Lines:
+    found = services.erasures.proof(request.file or "", request.topic or "")
+    return [] if found is None else [found]
+
+
 _LOOKS: dict[str, Look] = {
     EXPLAIN: _explained,
     PLAN: _planned,
     ROUNDS: _rounds,
     REPORTS: _reports,
     OVERVIEW: _overview,
+    ERASURES: _erasures,
+    PROOF: _proof,
 }
-_OF_BROKER = frozenset({ROUNDS, REPORTS, OVERVIEW})  # whatever logs there are
+_OF_BROKER = frozenset({ROUNDS, REPORTS, OVERVIEW, ERASURES, PROOF})  # whatever logs there are
 
 
 def _rows(
@@ -284,10 +308,22 @@ def _json(line: object) -> str:
     return msgspec.json.encode(line).decode()
 
 
+def _may(caller: Caller, request: DescribeOutlookRequest) -> bool:
+    """A proof has salted hashes of keys: it is for who may read those anyway."""
+    if request.what == PROOF and not caller.may_topic(Operation.READ, request.topic or ""):
+        return False
+    return caller.may_cluster(Operation.DESCRIBE)
+
+
+def _refused(request: DescribeOutlookRequest) -> DescribeOutlookResponse:
+    code = TOPIC_REFUSED if request.what == PROOF else CLUSTER_REFUSED
+    return DescribeOutlookResponse(error_code=code, error_message=message_of(code))
+
+
 API = Endpoint(
     DESCRIBE_OUTLOOK,
     DescribeOutlookRequest,
     DescribeOutlookResponse,
     handle,
-    of_cluster(Operation.DESCRIBE, DescribeOutlookResponse(**CLUSTER_REFUSAL)),
+    whole(_may, _refused),
 )

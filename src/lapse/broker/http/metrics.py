@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from lapse.broker.conditions import conditions, free_bytes
+from lapse.broker.http.erasure_metrics import erasure_metrics
 from lapse.broker.http.latency import group_time_lag, producer_to_log
 from lapse.broker.http.replica_metrics import replica_metrics
 from lapse.broker.request.context import Services
@@ -70,6 +71,7 @@ class BrokerCollector(Collector):
         yield from self._broker()
         yield from self._logins()
         yield from self._fetch_sessions()
+        yield from erasure_metrics(self._services.erasures, self._services.clock.now_ms())
 
     def _topics(self) -> Iterable[Metric]:
         topics = dict(self._services.counters.topics)

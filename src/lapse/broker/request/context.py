@@ -32,6 +32,7 @@ from lapse.broker.logs.purgatory import Purgatory, Watch
 from lapse.broker.logs.topics import Topics
 from lapse.broker.replicas.moves import Moves
 from lapse.broker.replicas.replicas import Replicas
+from lapse.lifecycle.outlook.erasures import Erasures
 from lapse.lifecycle.outlook.overview import Overview
 from lapse.lifecycle.status.conditions import Condition
 from lapse.security.acls import Operation, ResourceType
@@ -120,6 +121,7 @@ class Services:
 
     `advertised`: the APIs that it answers, for clients. `conditions`: whoever knows what is out of
     order, once they are there; called in threads. `overviews`: likewise, who counts the logs.
+    `erasures`: orders in `lapse.erase.orders.dir`; for threads.
     """
 
     config: BrokerConfig
@@ -145,6 +147,7 @@ class Services:
     attempts: LoginAttempts
     advertised: tuple[ApiVersion, ...]
     arrivals: Arrivals
+    erasures: Erasures
     conditions: list[Callable[[], Sequence[Condition]]] = field(default_factory=list)
     overviews: list[Callable[[], Overview]] = field(default_factory=list)
 

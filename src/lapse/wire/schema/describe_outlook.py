@@ -25,13 +25,15 @@ EXPLAIN, PLAN, ROUNDS = "explain", "plan", "rounds"
 OVERVIEW, REPORTS = "overview", "reports"
 PLAN_ROWS, SEGMENT_ROWS, LEDGER_ROWS = "plan-rows", "segment-rows", "ledger-rows"
 LAST_GROUPS = "last-groups"
+ERASURES, PROOF = "erasures", "proof"
 
 
 @request(DESCRIBE_OUTLOOK)
 class DescribeOutlookRequest:
     """What is asked of the logs: explain, plan, rows of a view; or of the broker.
 
-    Of the broker: rounds, what the last ones did (reports), an overview of all logs.
+    Of the broker: rounds, what the last ones did (reports), an overview of all logs; orders of
+    erasure, and one of their proofs, which `file` names as `ORDER/FILE`, and `topic`.
     `topic` and `logs` (like "t-0") choose some; null: all. `offset`: of one record of the one log;
     -1: none. `after`: go on behind this log. `now_ms`: judge as of this moment, by the broker's
     clock if it is -1; of plan-rows.
@@ -43,6 +45,7 @@ class DescribeOutlookRequest:
     offset: int = field(INT64, default=-1)
     after: str | None = field(STRING, nullable="0+", default=None)
     now_ms: int = field(INT64, default=-1)
+    file: str | None = field(STRING, nullable="0+", tag=0, default=None)
 
 
 @response(DESCRIBE_OUTLOOK)

@@ -1,0 +1,295 @@
+"""Orders of erasure in a folder: by when what is to be gone, what is proven, and the proofs.
+
+Only looks, beside the `lapse erase` that may be at work on an order. What an order keeps of keys,
+salted hashes, stays where it is: only their number is told. A proof, which has such hashes, too, is
+handed out as it is; its signature is for who gets it (`lapse prove-erased --check`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+import msgspec
+
+from lapse.base.errors import LapseError, StorageError, unreadable
+from lapse.lifecycle.erase.order import ORDER_FILE, Order, TopicOrder, load_order
+from lapse.lifecycle.erase.proof import GONE
+from lapse.log.lock import lock_holder
+
+ORDERS_MAX = 500
+PROOF_BYTES_MAX = 64 << 20
+_PROOF = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)\.proof(-(?P<number>[0-9]{1,9}))?\.json")
+_Key = tuple[int, int, int]  # of a file: it is read again when one of these has changed
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A signed report of `lapse erase`, newest first in its topic.
+
+    Attributes:
+        verdict: as the report has it; empty where it cannot be read.
+        is_leaving_tombstones: whether tombstones might stay.
+    """
+
+    file: str
+    size_bytes: int
+    ended_ms: int
+    verdict: str
+    is_leaving_tombstones: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicErasure:
+    """What of one topic is to go.
+
+    Attributes:
+        keys: how many. never_seen: of how many no file ever had anything.
+        values_gone_ms: since when it is proven that no value is left; None: it is not.
+        done_ms: since when all is proven that was ordered; None: it is not.
+        lowered: the setting that is lowered meanwhile, as `name=value`.
+    """
+
+    topic: str
+    keys: int
+    never_seen: int
+    values_gone_ms: int | None
+    done_ms: int | None
+    lowered: str | None
+    proofs: tuple[Proof, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """One order.
+
+    Attributes:
+        broker: in whose folder it is.
+        holder: the process that is at work on it, None if none is.
+        trouble: why it cannot be read; then the rest is empty.
+    """
+
+    order: str
+    broker: int = -1
+    given_ms: int = 0
+    deadline_ms: int | None = None
+    holder: int | None = None
+    topics: tuple[TopicErasure, ...] = ()
+    trouble: str = ""
+
+    @property
+    def done_ms(self) -> int | None:
+        """Since when everything is proven; None: it is not."""
+        times = [one.done_ms for one in self.topics]
+        known = [ms for ms in times if ms is not None]
+        return max(known) if known and len(known) == len(times) else None
+
+    def overdue_ms(self, now_ms: int) -> int:
+        """By how much the deadline is missed; 0: it is not, or there is none."""
+        if self.deadline_ms is None:
+            return 0
+        done_ms = now_ms if self.done_ms is None else self.done_ms
+        return max(done_ms - self.deadline_ms, 0)
+
+
+class Erasures:
+    """The orders of one folder; what has not changed is not read again. Fit for threads."""
+
+    def __init__(self, folder: Path | None, broker: int) -> None:
+        """`folder`: None where no orders are to be shown."""
+        self._folder, self._broker = folder, broker
+        self._lock = Lock()
+        self._orders: dict[Path, tuple[_Key, _Order]] = {}
+        self._proofs: dict[Path, tuple[_Key, Proof]] = {}
+
+    def seen(self) -> list[Erasure]:
+        """The newest ORDERS_MAX, and before them what cannot be read; in order of urgency.
+
+        Raises StorageError where the folder cannot be listed.
+        """
+        with self._lock:
+            found = [self._seen(path) for path in self._folders()]
+        found.sort(key=lambda one: (not one.trouble, -one.given_ms))
+        return sorted(found[:ORDERS_MAX], key=urgency)
+
+    def proof(self, file: str, topic: str) -> str | None:
+        """The text of a proof of this topic, named `ORDER/FILE`; None where there is none.
+
+        Raises StorageError where it cannot be read, or is larger than PROOF_BYTES_MAX.
+        """
+        order, _, name = file.partition("/")
+        named = _PROOF.fullmatch(name)
+        if named is None or named["topic"] != topic:
+            return None
+        with self._lock:
+            folder = next((path for path in self._folders() if path.name == order), None)
+        if folder is None:
+            return None
+        path = folder / name
+        try:
+            with path.open("rb") as f:
+                data = f.read(PROOF_BYTES_MAX + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as e:
+            raise unreadable(e, path) from e
+        if len(data) > PROOF_BYTES_MAX:
+            raise StorageError(f"{path}: larger than {PROOF_BYTES_MAX} bytes: take it from there")
+        try:
+            return data.decode()
+        except UnicodeDecodeError as e:
+            raise StorageError(f"{path}: no proof of erasure: {e}") from e
+
+    def _folders(self) -> list[Path]:
+        if self._folder is None:
+            return []
+        try:
+            with os.scandir(self._folder) as entries:
+                found = [Path(e.path) for e in entries if e.is_dir() and _is_text(e.name)]
+        except FileNotFoundError:
+            return []
+        except OSError as e:
+            raise unreadable(e, self._folder) from e
+        return sorted(path for path in found if (path / ORDER_FILE).exists())
+
+    def _seen(self, folder: Path) -> Erasure:
+        empty = Erasure(folder.name, self._broker)
+        try:
+            order = self._order(folder)
+            if order is None:
+                return replace(empty, trouble=f"{folder / ORDER_FILE}: it is gone")
+            proofs = self._proofs_of(folder)
+            topics = tuple(_topic(part, proofs.get(part.topic, [])) for part in order.parts)
+            holder = lock_holder(folder)
+        except LapseError as e:
+            return replace(empty, trouble=str(e))
+        except OSError as e:
+            return replace(empty, trouble=str(unreadable(e, folder)))
+        return replace(
+            empty, given_ms=order.given_ms, deadline_ms=order.deadline_ms, holder=holder,
+            topics=topics,
+        )  # fmt: skip
+
+    def _order(self, folder: Path) -> _Order | None:
+        path = folder / ORDER_FILE
+        key = _key_of(path)
+        kept = self._orders.get(path)
+        if kept is None or kept[0] != key:
+            order = load_order(folder)
+            if order is None:
+                return None
+            kept = self._orders[path] = (key, _kept_of(order))
+        return kept[1]
+
+    def _proofs_of(self, folder: Path) -> dict[str, list[Proof]]:
+        numbered: dict[str, list[tuple[int, Proof]]] = {}
+        for path in folder.iterdir():
+            named = _PROOF.fullmatch(path.name)
+            if named is None:
+                continue
+            key = _key_of(path)
+            kept = self._proofs.get(path)
+            if kept is None or kept[0] != key:
+                kept = self._proofs[path] = (key, _proof(path, key[1]))
+            numbered.setdefault(named["topic"], []).append((int(named["number"] or 1), kept[1]))
+        return {
+            topic: [proof for _, proof in sorted(some, key=lambda one: -one[0])]
+            for topic, some in numbered.items()
+        }
+
+
+def urgency(one: Erasure) -> tuple[bool, bool, float, int]:
+    """What cannot be read sorts first, then what is open, by its deadline."""
+    deadline = float("inf") if one.deadline_ms is None else float(one.deadline_ms)
+    return not one.trouble, one.done_ms is not None, deadline, -one.given_ms
+
+
+class _Part(NamedTuple):
+    """Of a topic's part of an order what is kept: not the hashes, there may be a million."""
+
+    topic: str
+    keys: int
+    never_seen: int
+    values_gone_ms: int | None
+    all_gone_ms: int | None
+    lowered: str | None
+
+
+class _Order(NamedTuple):
+    given_ms: int
+    deadline_ms: int | None
+    parts: tuple[_Part, ...]
+
+
+def _kept_of(order: Order) -> _Order:
+    return _Order(order.given_ms, order.deadline_ms, tuple(map(_part_of, order.topics)))
+
+
+def _part_of(part: TopicOrder) -> _Part:
+    lowered = None if part.forced is None else f"{part.forced.name}={part.forced.value}"
+    return _Part(
+        part.topic, len(part.keys), len(part.never_seen), part.values_proven_ms, part.proven_ms,
+        lowered,
+    )  # fmt: skip
+
+
+def _topic(part: _Part, proofs: Sequence[Proof]) -> TopicErasure:
+    """Done is what the newest proof says, since when the order says."""
+    done_ms = None
+    if proofs and proofs[0].verdict in GONE:
+        done_ms = part.values_gone_ms if proofs[0].is_leaving_tombstones else part.all_gone_ms
+    return TopicErasure(
+        part.topic, part.keys, part.never_seen, part.values_gone_ms, done_ms, part.lowered,
+        tuple(proofs),
+    )  # fmt: skip
+
+
+# --- of a report, the little that is told; the rest is not even parsed into objects ---------------
+
+
+class _Asked(msgspec.Struct):
+    tombstones_too: bool = True
+
+
+class _Verdict(msgspec.Struct):
+    state: str
+
+
+class _Report(msgspec.Struct):
+    ended_ms: int
+    verdict: _Verdict
+    asked: _Asked
+
+
+def _proof(path: Path, size_bytes: int) -> Proof:
+    try:
+        found = _report(path)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, IndexError):
+        return Proof(path.name, size_bytes, 0, "", is_leaving_tombstones=False)
+    return Proof(
+        path.name, size_bytes, found.ended_ms, found.verdict.state,
+        is_leaving_tombstones=not found.asked.tombstones_too,
+    )  # fmt: skip
+
+
+def _report(path: Path) -> _Report:
+    """The signed line of the file (`erase.sign`); whether the signature holds is not asked here."""
+    return msgspec.json.decode(path.read_bytes().split(b"\n")[1], type=_Report)
+
+
+def _key_of(path: Path) -> _Key:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
