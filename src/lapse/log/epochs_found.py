@@ -50,9 +50,12 @@ def never_noted(found: Begins, noted: Sequence[tuple[int, int]]) -> tuple[int, i
 
 def why_strange(epoch: int, offset: int, noted: int | None) -> str:
     """What is wrong there, for people; `noted` is the epoch of that offset, None if it is later."""
-    return f"the batch at offset {offset} is of leader epoch {epoch}, as it says, and " + (
-        f"{LEADER_EPOCHS} knows none so late" if noted is None else f"of {noted} by {LEADER_EPOCHS}"
-    )
+    said = f"the batch at offset {offset} is of leader epoch {epoch}, as it says, and "
+    if epoch < NO_EPOCH:
+        return said + "there is no such epoch"
+    if noted is None:
+        return said + f"{LEADER_EPOCHS} knows none so late"
+    return said + f"of {noted} by {LEADER_EPOCHS}"
 
 
 class Strange(NamedTuple):
@@ -84,21 +87,22 @@ class EpochsCheck:
         self.strange: Strange | None = None
 
     def see(self, base_offset: int, rows: NDArray[np.void]) -> None:
-        """Some batches of a segment; those of old formats name no epoch."""
+        """Some batches of a segment; those of old formats name no epoch, which is -1."""
         self.seen.add(base_offset)
         if not len(self._epochs):
             return
         told = rows["leader_epoch"]
         at = np.searchsorted(self._starts, rows["base_offset"], "right") - 1
         is_later = told > self._epochs[-1]
-        wrong = np.flatnonzero(is_later | (told >= 0) & (at >= 0) & (told != self._epochs[at]))
+        is_other = (told != NO_EPOCH) & (at >= 0) & (told != self._epochs[at])
+        wrong = np.flatnonzero(is_later | is_other | (told < NO_EPOCH))
         if not len(wrong):
             return
         n = int(wrong[0])
         first, last, epoch = (
             int(rows[c][n]) for c in ("base_offset", "last_offset", "leader_epoch")
         )
-        noted = None if is_later[n] else int(self._epochs[at[n]])
+        noted = None if is_later[n] or at[n] < 0 else int(self._epochs[at[n]])
         why = why_strange(epoch, first, noted)
         found = Strange(base_offset, first, last, why, bool(is_later[n]))
         self.strange = found if self.strange is None else min(self.strange, found)

@@ -384,6 +384,18 @@ def test_a_leader_that_was_not_one_then_is_found_by_reading_all(log: PartitionLo
     assert (finding.choice, finding.is_offline) == (Choice.FETCH_ANEW, False)
 
 
+@pytest.mark.parametrize("bit", range(32))
+def test_any_bit_of_a_leader_epoch_is_found(log: PartitionLog, bit: int) -> None:
+    """The highest one makes it negative: such an epoch is none, and no old format's lack of one."""
+    data = replicated(log).parent
+    with_epoch(log.segments[1].path(), 0, (1 << bit) - (1 << 32 if bit == 31 else 0))
+    [finding] = look(data, reads_all=True)
+    offset = log.segments[1].base_offset
+    assert f"the batch at offset {offset} is of leader epoch" in finding.why
+    assert ("there is no such epoch" in finding.why) == (bit == 31)
+    assert (finding.choice, finding.is_offline) == (Choice.FETCH_ANEW, False)
+
+
 def test_a_later_leader_where_recovery_does_not_read_keeps_nothing_offline(
     log: PartitionLog,
 ) -> None:
