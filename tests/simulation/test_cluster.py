@@ -11,15 +11,21 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
+from lapse.broker.coordinators.coordinator_log import Writer
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.deletion import delete_records_before
 from lapse.client.producer import Producer, ProducerConfig
+from lapse.coordination.partitioning import partition_for
+from lapse.coordination.transactions.state import ProducerIdAndEpoch
+from lapse.log.markers import EndMarker
 from lapse.records.batch import scan_prefix
 from tests.conftest import SCALE
 from tests.simulation.cluster.life import live, logs_of, started
@@ -28,6 +34,42 @@ from tests.simulation.cluster.world import World
 from tests.support.log.logs import bytes_between
 
 PARTS = 20
+
+
+@pytest.mark.parametrize("what", ["marker", "verification"])
+def test_brokers_that_take_each_other_for_the_leader_do_not_ask_in_a_circle(
+    tmp_path: Path, what: str
+) -> None:
+    """Each waited for the other, over the connection that it was asked by, until time was up."""
+    world = World(tmp_path, 3)
+    tp = TopicPartition(*(("log", 0) if what == "marker" else ("__transaction_state", 0)))
+
+    async def story() -> None:
+        await started(world)
+        await world.until(world.is_whole, 30, "all are in sync")
+        nodes = {n: one.node for n, one in world.machines.items() if one.node is not None}
+        await nodes[1].services.transactions.require_topic()
+        await world.until(lambda: all(n.services.partitions.state_of(tp) for n in nodes.values()),
+                          30, "the topic is there")  # fmt: skip
+        for n, other in ((1, 2), (2, 1)):
+            states = nodes[n].services.partitions._states
+            states[tp] = replace(states[tp], leader=other)
+        transactions, begun = nodes[1].services.transactions, world.loop.time()
+        if what == "marker":
+            asking = transactions.markers.write(Writer(7, 0), EndMarker(True, 0), [tp])
+            expected = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        else:
+            name = next(f"x{n}" for n in range(99) if partition_for(f"x{n}", 2) == 0)
+            asking = transactions.verify(name, ProducerIdAndEpoch(7, 0), [tp])
+            expected = ErrorCode.NOT_COORDINATOR
+        answer = await asyncio.get_running_loop().create_task(asking)
+        assert answer == {tp: expected}
+        assert world.loop.time() - begun < 1
+
+    try:
+        world.run(story)
+    finally:
+        world.close()
 
 
 @pytest.mark.parametrize("early_s", [0, 4e-10, 9e-10, 2e-9])

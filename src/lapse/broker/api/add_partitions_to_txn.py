@@ -9,7 +9,7 @@ transaction log.
 
 v0-1 INVALID_PRODUCER_EPOCH · v2 PRODUCER_FENCED (KIP-588). From v4 on Kafka's brokers send this
 request to each other, for several transactions at a time and only to verify them; here
-`Transactions.verify` does that.
+`Transactions.verify_here` does that.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def handle(
         request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
     )
     if request.verify_only:
-        verified = await services.transactions.verify(
+        verified = await services.transactions.verify_here(
             request.v3_and_below_transactional_id, producer, partitions_to_add
         )
         return _answer(request, verified)

@@ -5,7 +5,8 @@ Needs CLUSTER_ACTION or ALTER cluster.
 Behaviour: administrators send it to end a hanging transaction (KIP-664); Lapse's own transaction
 coordinator writes its markers without it. A marker of an older producer epoch is
 INVALID_PRODUCER_EPOCH, one of an older coordinator TRANSACTION_COORDINATOR_FENCED; a marker is
-accepted even where no transaction is open.
+accepted even where no transaction is open. What this broker does not lead is
+NOT_LEADER_OR_FOLLOWER.
 
 v1 the only one served.
 """
@@ -39,7 +40,7 @@ async def handle(
 
 
 async def _write(services: Services, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
-    errors = await services.transactions.markers.write(
+    errors = await services.transactions.markers.write_here(
         Writer(marker.producer_id, marker.producer_epoch),
         EndMarker(marker.transaction_result, marker.coordinator_epoch),
         {TopicPartition(t.name, number) for t in marker.topics for number in t.partition_indexes},

@@ -39,19 +39,32 @@ class MarkerWriter:
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Write a marker to each partition; returns their errors: NONE where it is in the log."""
         own, by_broker = self._by_leader(partitions)
-        offsets = [tp for tp in own if tp.topic == OFFSETS_TOPIC]
-        others = [tp for tp in own if tp.topic != OFFSETS_TOPIC]
         sent = [
             write_markers_at(self.peers, broker, writer, marker, theirs)
             for broker, theirs in by_broker.items()
         ]
-        ended = [self._groups.end_transaction(tp.partition, writer, marker) for tp in offsets]
-        answers, codes, appended = await asyncio.gather(
-            asyncio.gather(*sent), asyncio.gather(*ended), self._append_all(writer, marker, others)
-        )
-        results = dict(zip(offsets, codes, strict=True)) | appended
+        answers = await asyncio.gather(self.write_here(writer, marker, own), *sent)
+        results: Results = {}
         for answer in answers:
             results |= answer
+        return results
+
+    async def write_here(
+        self, writer: Writer, marker: EndMarker, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """The same where another broker asks: what this one does not lead is not handed on.
+
+        Two brokers that take each other for the leader, as they do while leadership moves, would
+        wait for each other until time is up, and all else that they ask each other with them.
+        """
+        wanted = list(partitions)
+        offsets = [tp for tp in wanted if tp.topic == OFFSETS_TOPIC]
+        others = [tp for tp in wanted if tp.topic != OFFSETS_TOPIC]
+        ended = [self._groups.end_transaction(tp.partition, writer, marker) for tp in offsets]
+        codes, appended = await asyncio.gather(
+            asyncio.gather(*ended), self._append_all(writer, marker, others)
+        )
+        results = dict(zip(offsets, codes, strict=True)) | appended
         for tp, error in results.items():
             if error is ErrorCode.NONE:
                 self._parts.purgatory.changed(tp)  # the last stable offset moved

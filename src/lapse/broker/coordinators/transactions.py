@@ -247,6 +247,15 @@ class Transactions:
             return await verify_at(
                 self.markers.peers, state.leader, transactional_id, producer, partitions
             )
+        return await self.verify_here(transactional_id, producer, partitions)
+
+    async def verify_here(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+    ) -> Errors:
+        """The same where another broker asks: it is not handed on (`MarkerWriter.write_here`)."""
         try:
             await self._lead(transactional_id)
             return self._machine.verify_partitions(transactional_id, producer, partitions)
