@@ -1,7 +1,7 @@
 # Every target is described by the comment after ##; `make help` prints them.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick check test fuzz chaos soak torture mutants keep map deps clean
+.PHONY: help setup demo quick check test fuzz chaos soak torture mutants keep map docs deps clean
 
 # The first Python on PATH that Lapse runs on; if none does, tools/bootstrap.py says so in one line.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -47,6 +47,9 @@ mutants: setup ## one small change of the code at a time; does a test notice? (O
 
 map: setup ## write docs/internals/files.md and rooms.md from the code
 	@$(VENV_PYTHON) -m tools.file_map
+
+docs: setup ## the documentation as a site, into build/site; a link that leads nowhere is an error
+	@$(VENV_PYTHON) -m tools.site
 
 deps: ## install what the wider tests use (javac, maven, kcat, node, go), where root and apt are
 	@$(PYTHON) tools/deps.py
