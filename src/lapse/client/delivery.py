@@ -3,7 +3,9 @@
 A `Lane` is one partition's way to its leader. It sends one batch at a time, so batches stay in
 order, and it numbers them (KIP-98): a repeated attempt has the same bytes, and the broker
 recognizes it. Whether a batch that fails for good is in the log is not always known; the lane then
-goes on under another producer id, whose sequences begin anew.
+goes on in the id's next epoch (KIP-360), whose sequences begin anew: a request that the network
+still has is refused from then on. Each partition's log has epochs of its own, so the other lanes
+stay in theirs.
 
 A batch with valued tombstones is sent to no broker that would make live values of them (KIP-87).
 """
@@ -37,6 +39,7 @@ from lapse.wire.versions import TOMBSTONE_VALUES
 # Above this a batch is encoded in a thread: compressing it would hold up the loop.
 _ENCODED_AT_ONCE_BYTES = 64 << 10
 _SEQUENCE_MASK = 0x7FFFFFFF
+EPOCH_MAX = (1 << 15) - 2  # Kafka's producers leave the last one to fencing
 _TRANSACTIONAL_MAX = 11  # later versions name no partitions before (KIP-890)
 _ANSWER_SECONDS_MORE = 5.0  # the broker's own timeout comes first
 
@@ -48,6 +51,10 @@ _STRANGE_IDENTITY = frozenset(
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     }
+)
+# Another producer is in a later epoch of the id, or has it.
+_LOST_IDENTITY = frozenset(
+    {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 )
 # What is said before anything is appended. After any other error the batch may be in the log: a
 # leader that is replaced while it waits for followers says NOT_LEADER_OR_FOLLOWER, say.
@@ -126,7 +133,7 @@ class Lane:
         self._settings = settings
         self._identify = identify
         self._identity: Identity | None = None
-        self._changes_identity = False
+        self._begins_anew = self._lost_identity = False
         self._sequence = 0
 
     async def deliver(self, batch: Batch) -> BatchMetadata:
@@ -143,9 +150,10 @@ class Lane:
                 return await self._attempt(batch, attempts)
             except LapseError as e:
                 attempts.failed(e)
-                self._changes_identity |= attempts.strange_identity
+                self._begins_anew |= attempts.strange_identity
+                self._lost_identity |= isinstance(e, KafkaError) and e.code in _LOST_IDENTITY
                 if not attempts.may_go_on():
-                    self._changes_identity |= attempts.maybe_appended
+                    self._begins_anew |= attempts.maybe_appended
                     raise
             wait_ms = backoff_ms(
                 attempts.failures,
@@ -154,7 +162,7 @@ class Lane:
             )
             left = batch.deadline - asyncio.get_running_loop().time()
             if left <= wait_ms / 1000:
-                self._changes_identity |= attempts.maybe_appended
+                self._begins_anew |= attempts.maybe_appended
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
                     f"{batch.partition}: not delivered within delivery.timeout.ms, after "
@@ -167,9 +175,10 @@ class Lane:
         topic = await self._cluster.topic(batch.partition.topic)
         if batch.valued:
             require_tombstone_values(connection, batch.partition)
-        if self._identity is None or self._changes_identity:
-            self._identity, self._sequence = await self._identify(self._identity), 0
-            self._changes_identity, attempts.encoded = False, None
+        if self._identity is None or self._begins_anew:
+            self._identity, self._sequence = await self._next_identity(), 0
+            self._begins_anew = self._lost_identity = False
+            attempts.encoded = None
         if attempts.encoded is None:
             attempts.encoded = await self._encode(batch)
         answer = await self._send(connection, topic, batch, attempts.encoded)
@@ -184,6 +193,15 @@ class Lane:
             batch.partition, answer.base_offset, batch.count,
             None if append_time < 0 else append_time,
         )  # fmt: skip
+
+    async def _next_identity(self) -> Identity:
+        last, is_fixed = self._identity, self._settings.transactional_id is not None
+        if last in {None, NO_IDENTITY} or is_fixed or self._lost_identity:
+            return await self._identify(last)
+        assert last is not None
+        if last.epoch >= EPOCH_MAX:
+            return await self._identify(last)
+        return last._replace(epoch=last.epoch + 1)
 
     async def _encode(self, batch: Batch) -> bytearray:
         fields, first, until = batch.fields()

@@ -10,7 +10,7 @@ import pytest
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.client.connection import ConnectionLost
-from lapse.client.delivery import UnsupportedFeature
+from lapse.client.delivery import EPOCH_MAX, UnsupportedFeature
 from lapse.client.producer import Producer, ProducerConfig
 from lapse.records.batch import Header, headers_of, scan_batches
 from lapse.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -59,8 +59,9 @@ def batches(peer: Peer) -> list[Header]:
     return [headers_of(scan_batches(bytes(data), "t"))[0] for data in sent]
 
 
-def identities(peer: Peer) -> list[tuple[int, int]]:
-    return [(h.producer_id, h.base_sequence) for h in batches(peer)]
+def identities(peer: Peer) -> list[tuple[int, int, int]]:
+    """Producer id, epoch and sequence of each batch."""
+    return [(h.producer_id, h.producer_epoch, h.base_sequence) for h in batches(peer)]
 
 
 async def send(producer: Producer, *values: bytes) -> list[Any]:
@@ -83,7 +84,7 @@ async def test_what_may_help_is_tried_again_with_the_same_bytes(first: Any) -> N
     peer = one_broker(first, says(0, 5), says(0, 6))
     async with running_peers(peer), Producer(peer.address, QUICK) as producer:
         assert await send(producer, b"a", b"b") == [5, 6]
-    assert identities(peer) == [(FIRST_ID, 0), (FIRST_ID, 0), (FIRST_ID, 1)]
+    assert identities(peer) == [(FIRST_ID, 0, 0), (FIRST_ID, 0, 0), (FIRST_ID, 0, 1)]
     one, two, _ = batches(peer)
     assert one.crc == two.crc
     assert len(peer.of(MetadataRequest)) == 2  # who leads was asked again
@@ -96,17 +97,20 @@ async def test_what_was_refused_takes_no_sequence() -> None:
     assert isinstance(refused, KafkaError)
     assert refused.code is ErrorCode.INVALID_RECORD
     assert offset == 5
-    assert identities(peer) == [(FIRST_ID, 0), (FIRST_ID, 0)]
+    assert identities(peer) == [(FIRST_ID, 0, 0), (FIRST_ID, 0, 0)]
 
 
-async def test_what_may_be_in_the_log_and_failed_leaves_its_id_behind() -> None:
-    """Else the next batch would be taken for it, and be thrown away as known."""
+async def test_what_may_be_in_the_log_and_failed_leaves_its_epoch_behind() -> None:
+    """Else the next batch would be taken for it, and be thrown away as known.
+
+    The id stays: a request that the network still has is then refused, not appended behind.
+    """
     peer = one_broker(says(ErrorCode.UNKNOWN_SERVER_ERROR), says(0, 5))
     async with running_peers(peer), Producer(peer.address, QUICK) as producer:
         failed, offset = await send(producer, b"a", b"b")
     assert isinstance(failed, KafkaError)
     assert offset == 5
-    assert identities(peer) == [(FIRST_ID, 0), (FIRST_ID + 1, 0)]
+    assert identities(peer) == [(FIRST_ID, 0, 0), (FIRST_ID, 1, 0)]
 
 
 @pytest.mark.parametrize(
@@ -133,15 +137,46 @@ async def test_a_leader_that_was_replaced_while_it_waited_may_have_the_batch(
         assert failed.code is ErrorCode.REQUEST_TIMED_OUT
         peer.script |= {ProduceRequest: says(0, 5), MetadataRequest: led}
         assert await send(producer, b"b") == [5]
-    assert identities(peer)[-1] == (FIRST_ID + 1, 0)
+    assert identities(peer)[-1] == (FIRST_ID, 1, 0)
 
 
-async def test_a_broker_that_forgot_us_gets_the_batch_under_a_new_id() -> None:
-    peer = one_broker(says(0, 4), says(ErrorCode.UNKNOWN_PRODUCER_ID), says(0, 5))
+@pytest.mark.parametrize(
+    ("code", "identity"),
+    [
+        (ErrorCode.UNKNOWN_PRODUCER_ID, (FIRST_ID, 1)),
+        (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (FIRST_ID, 1)),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, (FIRST_ID + 1, 0)),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, (FIRST_ID + 1, 0)),
+    ],
+)
+async def test_a_broker_that_forgot_us_gets_the_batch_under_a_new_epoch_or_id(
+    code: ErrorCode, identity: tuple[int, int]
+) -> None:
+    peer = one_broker(says(0, 4), says(code), says(0, 5))
     async with running_peers(peer), Producer(peer.address, QUICK) as producer:
         assert await send(producer, b"a", b"b", b"c") == [4, 5, 5]
     assert identities(peer) == [
-        (FIRST_ID, 0), (FIRST_ID, 1), (FIRST_ID + 1, 0), (FIRST_ID + 1, 1),
+        (FIRST_ID, 0, 0), (FIRST_ID, 0, 1), (*identity, 0), (*identity, 1),
+    ]  # fmt: skip
+
+
+async def test_epochs_end_and_then_another_id_is_taken() -> None:
+    peer = one_broker(
+        says(0, 4), says(ErrorCode.UNKNOWN_PRODUCER_ID), says(ErrorCode.UNKNOWN_PRODUCER_ID),
+        says(0, 5),
+    )  # fmt: skip
+    ids = iter(((FIRST_ID, EPOCH_MAX - 1), (FIRST_ID + 1, 0)))
+
+    def given(_: InitProducerIdRequest) -> InitProducerIdResponse:
+        producer_id, epoch = next(ids)
+        return InitProducerIdResponse(error_code=0, producer_id=producer_id, producer_epoch=epoch)
+
+    peer.script[InitProducerIdRequest] = given
+    async with running_peers(peer), Producer(peer.address, QUICK) as producer:
+        assert await send(producer, b"a", b"b") == [4, 5]
+    assert identities(peer) == [
+        (FIRST_ID, EPOCH_MAX - 1, 0), (FIRST_ID, EPOCH_MAX - 1, 1), (FIRST_ID, EPOCH_MAX, 0),
+        (FIRST_ID + 1, 0, 0),
     ]  # fmt: skip
 
 
@@ -152,14 +187,14 @@ async def test_but_not_if_it_may_have_the_batch_already() -> None:
     assert isinstance(failed, KafkaError)
     assert failed.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert offset == 5
-    assert identities(peer) == [(FIRST_ID, 0), (FIRST_ID, 0), (FIRST_ID + 1, 0)]
+    assert identities(peer) == [(FIRST_ID, 0, 0), (FIRST_ID, 0, 0), (FIRST_ID, 1, 0)]
 
 
 async def test_a_batch_the_broker_knew_already_is_there() -> None:
     peer = one_broker(says(ErrorCode.DUPLICATE_SEQUENCE_NUMBER), says(0, 5))
     async with running_peers(peer), Producer(peer.address, QUICK) as producer:
         assert await send(producer, b"a", b"b") == [-1, 5]
-    assert identities(peer) == [(FIRST_ID, 0), (FIRST_ID, 1)]
+    assert identities(peer) == [(FIRST_ID, 0, 0), (FIRST_ID, 0, 1)]
 
 
 async def test_a_silent_leader_is_given_up_in_time() -> None:
