@@ -38,7 +38,8 @@ sample. `deploy/` has alerts and a Grafana board made of them ([monitor.md](moni
 
 ## Names that dashboards for Kafka know
 
-As the example rules of jmx_exporter make them of Kafka's own.
+As the example rules of jmx_exporter make them of Kafka's own; `kafka_topic_…` and
+`kafka_consumergroup_…` are kafka_exporter's, and `…_FifteenMinuteRate` is what kafbat's UI reads.
 
 | metric | kind | labels | what it says |
 |---|---|---|---|

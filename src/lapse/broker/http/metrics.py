@@ -10,11 +10,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, Sample
 from prometheus_client.registry import Collector
 
+from lapse.base.ids import TopicPartition
 from lapse.broker.conditions import conditions, free_bytes
 from lapse.broker.http.erasure_metrics import erasure_metrics
+from lapse.broker.http.exporter_metrics import (
+    FifteenMinuteRates,
+    group_metrics,
+    partition_metrics,
+)
 from lapse.broker.http.latency import group_time_lag, producer_to_log
 from lapse.broker.http.replica_metrics import replica_metrics
 from lapse.broker.request.context import Services
@@ -54,11 +60,17 @@ def labelled(
     return family
 
 
+def labels_of(partition: TopicPartition) -> dict[str, str]:
+    """Of a log; families that share them are written faster."""
+    return {"topic": partition.topic, "partition": str(partition.partition)}
+
+
 class BrokerCollector(Collector):
     """What one broker has to say."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._rates = FifteenMinuteRates()
 
     def collect(self) -> Iterable[Metric]:
         yield from self._topics()
@@ -84,15 +96,20 @@ class BrokerCollector(Collector):
         yield producer_to_log(dict(services.counters.topics))
         committed, now_ms = services.groups.committed(), services.clock.now_ms()
         yield group_time_lag(committed, services.partitions, now_ms)
+        yield from group_metrics(committed, services.partitions)
+        topics = dict(services.counters.topics)
+        yield self._rates.metric(topics, services.clock.monotonic())
 
     def _logs(self) -> Iterable[Metric]:
         logs = self._services.partitions.all()
+        where_of = {str(log.partition): labels_of(log.partition) for log in logs}
         for name, field, doc in _LOG_GAUGES:
             family = GaugeMetricFamily(f"kafka_log_log_{name}", doc, labels=["topic", "partition"])
             for log in logs:
-                where = [log.partition.topic, str(log.partition.partition)]
-                family.add_metric(where, getattr(log, field))
+                labels = where_of[str(log.partition)]
+                family.samples.append(Sample(family.name, labels, getattr(log, field)))
             yield family
+        yield from partition_metrics(self._services.partitions, where_of)
         family = GaugeMetricFamily(
             "lapse_log_cut_off_bytes",
             "Bytes that recovery cut off a log and kept aside.",

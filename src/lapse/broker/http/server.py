@@ -20,13 +20,13 @@ from dataclasses import dataclass
 
 import uvicorn
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from lapse.broker.access.listeners import Address
+from lapse.broker.http.exposition import CONTENT_TYPE, text_of
 from lapse.broker.http.login import Admission
 from lapse.broker.http.rounds import REFUSALS, RoundPages, who
 from lapse.broker.net.server import bind
@@ -75,8 +75,8 @@ def app(
         admission = await login.admit(*who(request))
         if admission is not Admission.GRANTED:
             return REFUSALS[admission]
-        text = await asyncio.to_thread(generate_latest, registry)
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
+        text = await asyncio.to_thread(text_of, registry)
+        return Response(text, media_type=CONTENT_TYPE)
 
     async def enter(request: Request) -> Visitor | Response:
         found = await login.visit(*who(request))
