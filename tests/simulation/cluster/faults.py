@@ -81,10 +81,15 @@ async def without_power(world: World) -> None:
 
 @asynccontextmanager
 async def _losing_a_disk(world: World) -> AsyncIterator[Machine | None]:
-    """Who may lose its disk now, if anybody; meanwhile no other one does, and nobody is stopped."""
+    """Who may lose its disk now, if anybody; meanwhile no other one does, and nobody leaves.
+
+    Who stops, has a full disk or is cut off from the ensemble hands what it leads to another broker
+    that is in sync for all that anybody knows.
+    """
     one = _any_up(world)
-    is_stopping = any(each.is_stopping for each in world.machines.values())
-    if not world.is_whole() or is_stopping or world.nobody_stops:
+    machines = world.machines.values()
+    is_leaving = any(m.is_stopping or m.is_cut_off or m.fs.is_full for m in machines)
+    if not world.is_whole() or is_leaving or world.nobody_stops:
         yield None
         return
     world.nobody_stops = True
@@ -221,6 +226,8 @@ async def cut_off(world: World) -> None:
 
 
 async def _without_ensemble(world: World, one: Machine) -> None:
+    if world.nobody_stops:
+        return
     world.tell(f"{one.name} is cut off from the {ENSEMBLE}")
     one.set_cut_off(is_cut_off=True)
     await passes(_seconds(world))
@@ -235,6 +242,8 @@ async def without_ensemble(world: World) -> None:
 
 
 async def ensemble_lost(world: World) -> None:
+    if world.nobody_stops:
+        return
     world.tell(f"nobody reaches the {ENSEMBLE}")
     for one in world.machines.values():
         one.set_cut_off(is_cut_off=True)
@@ -262,7 +271,7 @@ async def slow(world: World) -> None:
 
 async def disk_full(world: World) -> None:
     one = _any_up(world)
-    if one is None:
+    if one is None or world.nobody_stops:
         return
     world.tell(f"the disk of {one.name} is full")
     fs = one.fs

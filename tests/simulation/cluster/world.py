@@ -71,7 +71,7 @@ class Machine:
         self.node: Node | None = None
         self.session: Session | None = None
         self.is_stopping = False
-        self._is_cut_off = False  # from the ensemble
+        self.is_cut_off = False  # from the ensemble
 
     @property
     def is_up(self) -> bool:
@@ -121,13 +121,13 @@ class Machine:
     ) -> Tree:
         self.session = Session(self.world.ensemble, self.world.loop, process, session_ms)
         self.session.answers_lost = lambda: self.world.answers_lost
-        if self._is_cut_off:
+        if self.is_cut_off:
             self.session.cut()
         return self.session
 
     def set_cut_off(self, *, is_cut_off: bool) -> None:
         """Whether the ensemble cannot be reached; what is known of it stays as it is."""
-        self._is_cut_off = is_cut_off
+        self.is_cut_off = is_cut_off
         if self.session is not None:
             if is_cut_off:
                 self.session.cut()
