@@ -154,6 +154,9 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "listeners says."),
     Setting("lapse.http.port", whole(-1, 65535), "9093",
             "Port of dashboard, health, metrics, on the listener's host; 0: a free one, -1: none."),
+    Setting("lapse.log.format", one_of("text", "json"), "text",
+            "How broker and lifecycle service write their log: lines for people, or an object a "
+            "line."),
     Setting("lapse.fast.requests", BOOLEAN, "true",
             "Whether plain requests are answered in few steps; false: to find a fault there."),
     Setting("num.partitions", whole(1, INT_MAX), "1", "Partitions of a topic that names none."),
@@ -317,6 +320,7 @@ class BrokerConfig:
     listeners: str
     advertised_listeners: str
     http_port: int
+    log_format: str
     fast_requests: bool
     num_partitions: int
     auto_create_topics_enable: bool

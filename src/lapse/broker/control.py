@@ -314,7 +314,9 @@ class OwnedLogs:
             for (n, log, receipt), result in zip(hosted, done, strict=True):
                 results[n] = result
                 if result.error is not None:
-                    logger.warning("round %s: %s", receipt.round_id, result.error)
+                    which = {"event": "round_refused", "partition": str(log.partition),
+                             "round_id": receipt.round_id}  # fmt: skip
+                    logger.warning("round %s: %s", receipt.round_id, result.error, extra=which)
                     self._sweep_one(log, receipt.round_id)
                 self._sweep_again(log, receipt.round_id)
         return [results.get(n) or self._no_such_log(r) for n, r in enumerate(receipts)]

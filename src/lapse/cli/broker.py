@@ -20,6 +20,7 @@ from lapse.base.properties import server_properties
 from lapse.base.scheduling import take_short_slices
 from lapse.broker.limits.connections import raise_open_files
 from lapse.broker.node import Node
+from lapse.cli.log_format import set_up_logs
 from lapse.log.env import LogEnv
 from lapse.web.app import routes
 
@@ -48,9 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     config = broker_config(overlaid(server_properties(args.config), settings_in(os.environ)))
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    set_up_logs(config.log_format)
     for variable, meant in misspelt_in(os.environ).items():
         logger.warning("%s names no setting; did you mean %s?", variable, meant)
     logger.info("up to %d files may be open", raise_open_files())

@@ -27,6 +27,7 @@ from lapse.base.log_dirs import log_dirs
 from lapse.base.properties import server_properties
 from lapse.base.scheduling import yield_to_others
 from lapse.cli import options
+from lapse.cli.log_format import set_up_logs
 from lapse.cli.task_memory import memory_of
 from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.round.engine import Asleep, Engine, EngineWanted
@@ -66,9 +67,7 @@ def run(args: argparse.Namespace) -> int:
     config = broker_config(overlaid(given, options.broker_settings(args.settings)))
     if not config.log_cleaner_enable:
         raise ConfigError("log.cleaner.enable=false: allowed is true, for a service to run")
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    set_up_logs(config.log_format)
     # py4j logs every call that a stopping JVM does not answer; our own lines say what matters.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     yield_to_others(config.lifecycle_nice)  # before there is a JVM, which inherits it

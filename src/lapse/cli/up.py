@@ -25,11 +25,14 @@ from lapse.base.environment import settings_in
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.extras import require
 from lapse.base.fs import RealFs
+from lapse.base.properties import server_properties
 from lapse.broker.access.listeners import kafka_listeners
 from lapse.cli import options
 from lapse.cli.children import USAGE, start, stop, stop_by_signal
+from lapse.cli.log_format import SETTING as LOG_FORMAT
+from lapse.cli.log_format import TEXT, set_up_logs
 from lapse.cli.up_cluster import UpCluster, Wish, refuse_cluster
-from lapse.cli.up_settings import HTTP_PORT, KAFKA_PORT, Said, Settings
+from lapse.cli.up_settings import HTTP_PORT, KAFKA_PORT, SETTINGS, Said, Settings
 
 BACKOFF_SECONDS_MIN, BACKOFF_SECONDS_MAX = 0.2, 30.0
 STEADY_SECONDS = 30.0  # who lived as long begins with the shortest backoff again
@@ -73,9 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if args.engine == "spark" and not args.no_lifecycle:
         require("pyspark", "--engine spark")
     said = said_settings(args)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    set_up_logs(log_format(args.data, said))
     if args.brokers > 1:
         wish = cluster_wish(args)
         wish.check()
@@ -85,6 +86,13 @@ def run(args: argparse.Namespace) -> int:
     settings.prepare()
     engine = None if args.no_lifecycle else args.engine
     return asyncio.run(Supervisor(settings, engine, SystemClock()).run())
+
+
+def log_format(data: Path, said: Said) -> str:
+    """Of the settings as far as they can be read; what is wrong with them is said later."""
+    file = data / SETTINGS
+    given = server_properties(file) if file.exists() else {}
+    return {**given, **said.settings}.get(LOG_FORMAT, TEXT)
 
 
 def cluster_wish(args: argparse.Namespace) -> Wish:

@@ -205,4 +205,6 @@ def apply_retention(log: PartitionLog, _now_ms: int, clock: ClockVerdict) -> Non
     gone = segments_to_delete(facts, log.config, trusted_ms, clock.record.steps)
     if gone:
         size = log.delete_segments(gone, facts.log_end_offset)
-        logger.info("%s: retention took %d segments, %d bytes", log.partition, len(gone), size)
+        what = {"event": "retention", "segments": len(gone), "bytes": size}
+        text = "%s: retention took %d segments, %d bytes"
+        logger.info(text, log.partition, len(gone), size, extra=what)

@@ -494,7 +494,8 @@ class Partitions:
             self._failed(directory, e)
             raise
         if finished is not None:
-            logger.info("%s: finished the commit of round %s", partition, finished)
+            which = {"event": "round_finished", "round_id": finished}
+            logger.info("%s: finished the commit of round %s", partition, finished, extra=which)
         return log
 
     def _create(self, partition: TopicPartition, topic: Topic) -> PartitionLog:

@@ -67,7 +67,8 @@ class Board:
         """Rounds as they went."""
         for report in rounds:
             if report.error is None:
-                logger.info("%s", describe(report))
+                which = {"event": "round", "partition": report.log, "round_id": report.round_id}
+                logger.info("%s", describe(report), extra=which)
         try:
             reports.append_reports(self._fs, self._data_dir, rounds)
         except StorageError as e:
