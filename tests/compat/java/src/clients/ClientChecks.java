@@ -25,6 +25,7 @@ final class ClientChecks {
         new DataChecks(all).run();
         new GroupChecks(all).run();
         new AdminChecks(all).run();
+        new InterfaceChecks(all).run();
         checks.end();
     }
 

@@ -132,6 +132,13 @@ final class ToolChecks {
             Checks.has(printed, "ApiVersions(18): 0 to ");
             Checks.has(printed, "(id: " + node + " ");
         });
+        checks.check("features", () -> {
+            String told = run("FeatureCommand", "describe").fine();
+            Checks.has(told, "group.version");
+            Checks.has(told, "lapse.tombstone.values");
+            String refused = run("FeatureCommand", "upgrade", "--feature", "metadata.version=20").refused();
+            Checks.has(refused, "metadata.version");
+        });
         checks.check("leader-election", () -> {
             String topic = topic("elected", 2);
             Checks.has(said("LeaderElectionCommand", "--election-type", "preferred", "--topic",
