@@ -18,6 +18,14 @@ def after_ms(time_ms: int, *lags_ms: int) -> int:
     return min(time_ms + sum(lags_ms), FOREVER_MS)
 
 
+def exact_duration(ms: int) -> str:
+    """For people, without rounding: in the largest unit of which it is a whole number."""
+    for unit, size in UNITS_MS.items():
+        if ms and ms % size == 0:
+            return f"{ms // size} {unit}"
+    return f"{ms} ms"
+
+
 def duration(ms: int) -> str:
     """For people: the largest unit that there is at least one of."""
     for unit, size in UNITS_MS.items():

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lapse.base.config import LONG_MAX, TopicConfig
-from lapse.base.times import after_ms
+from lapse.base.times import after_ms, exact_duration
 from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS
 
 # Names of promises that other modules look up.
@@ -79,14 +79,15 @@ def _of_compaction(topic: TopicConfig) -> list[Promise]:
     return [
         Promise(
             "a superseded value stays",
-            f"at least append + min.compaction.lag.ms ({topic.min_compaction_lag_ms} ms)",
+            "at least append + min.compaction.lag.ms "
+            f"({exact_duration(topic.min_compaction_lag_ms)})",
             topic.min_compaction_lag_ms,
         ),
         _superseded(topic, slack),
         Promise(
             "a tombstone stays",
             "at least the last replica's loss of what it deletes + delete.retention.ms "
-            f"({topic.delete_retention_ms} ms)",
+            f"({exact_duration(topic.delete_retention_ms)})",
             topic.delete_retention_ms,
         ),
         _at_most(
@@ -127,7 +128,7 @@ def _superseded(topic: TopicConfig, slack: dict[str, int]) -> Promise:
 
 
 def _at_most(name: str, since: str, parts: dict[str, int]) -> Promise:
-    terms = [since, *(f"{part} ({ms} ms)" for part, ms in parts.items())]
+    terms = [since, *(f"{part} ({exact_duration(ms)})" for part, ms in parts.items())]
     return Promise(name, "by " + " + ".join(terms), after_ms(0, *parts.values()))
 
 

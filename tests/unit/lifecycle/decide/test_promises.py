@@ -35,7 +35,7 @@ def test_sums_of_a_compacted_topic() -> None:
 
 def test_the_formula_names_each_setting_with_its_value() -> None:
     assert promised(compacted(**SETTINGS))["a superseded value is gone"].formula == (
-        "by append of the newer value + max.compaction.lag.ms (5000 ms) + slack (46000 ms) + "
+        "by append of the newer value + max.compaction.lag.ms (5 s) + slack (46 s) + "
         "file.delete.delay.ms (20 ms)"
     )
 
