@@ -1,11 +1,14 @@
-"""`lapse config check FILE`: what a broker would make of a `server.properties`; only looks.
+"""`lapse config check | show | alter`: settings of brokers, in a file and of running ones.
 
-All that is wrong is told, not the first thing alone. A note is no fault: a name that Lapse does not
-heed, which may be one of Kafka's (docs/compatibility.md) or one that is misspelt. Settings of the
-environment (KAFKA_LOG_DIRS …) count as they would for a broker that is started here.
+`check FILE` only looks: what a broker would make of a `server.properties`. All that is wrong is
+told, not the first thing alone. A note is no fault: a name that Lapse does not heed, which may be
+one of Kafka's (docs/compatibility.md) or one that is misspelt. Settings of the environment
+(KAFKA_LOG_DIRS …) count as they would for a broker that is started here. Keys and certificates are
+read as a broker reads them. Exit 0: nothing is wrong. 1: a broker would not start. 3: the file
+cannot be read.
 
-Keys and certificates are read as a broker reads them. Exit 0: nothing is wrong. 1: a broker would
-not start. 3: the file cannot be read.
+`show` says what is in force at a running broker and where it comes from; `alter` changes what can
+be changed there, for all brokers or with --broker for one, until it is unset.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from lapse.base.properties import server_properties
 from lapse.broker.access.authentication import check_entrance, http_certificates
 from lapse.broker.access.listeners import kafka_listeners
 from lapse.broker.node import Node
+from lapse.cli.config_running import add_running_verbs, run_at_brokers
 from lapse.cli.remote import print_table
 from lapse.log.env import LogEnv
 
@@ -41,6 +45,10 @@ EXAMPLES = """\
 examples:
   lapse config check /etc/kafka/server.properties
   KAFKA_LOG_DIRS=/data lapse config check server.properties --json
+  lapse config show                                    what differs from the defaults
+  lapse config show log.retention.ms message.max.bytes --broker 2
+  lapse config alter -c log.cleaner.delete.retention.ms=3600000
+  lapse config alter --unset log.cleaner.delete.retention.ms
 """
 
 
@@ -60,9 +68,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     check = verbs.add_parser("check", help=text, description=text)
     check.add_argument("config", type=Path, metavar="FILE", help="a server.properties")
     check.add_argument("--json", action="store_true", help="one JSON object a finding")
+    add_running_verbs(verbs)
 
 
 def run(args: argparse.Namespace) -> int:
+    """What the verb says."""
+    return _check(args) if args.verb == "check" else run_at_brokers(args)
+
+
+def _check(args: argparse.Namespace) -> int:
     """Exit 1 where a broker would not start."""
     if not args.config.is_file():
         raise StorageError(f"{args.config}: no such file")

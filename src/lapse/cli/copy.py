@@ -19,11 +19,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.cli import options
-from lapse.cli.output import say_starting
+from lapse.cli.output import count_bar, say_starting
 from lapse.cli.remote import client_properties, print_rows
 from lapse.records.layout import Codec
 from lapse.spark.source.progress import CheckpointError, read_checkpoint
@@ -79,7 +80,10 @@ def run(args: argparse.Namespace) -> int:
         )
         try:
             source.register(opened.spark)
-            copy_what_is_there(opened.spark, spec)
+            with count_bar(SystemClock()) as on_count:
+                copy_what_is_there(
+                    opened.spark, spec, lambda rows: on_count("records copied", rows, None)
+                )
         finally:
             opened.spark.stop()
             stop_jvm()

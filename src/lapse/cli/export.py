@@ -25,7 +25,7 @@ from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.cli import options, remote
-from lapse.cli.output import say_starting, show_table
+from lapse.cli.output import count_bar, say_starting, show_table
 
 if TYPE_CHECKING:
     from lapse.spark.export.look import SourceTopic
@@ -79,8 +79,9 @@ def run(args: argparse.Namespace) -> int:
         )
         opened = open_session(session)
         try:
-            where = Source(Jobs(opened.spark), log.options, args.topic, folder)
-            done = export(table, where, lambda: log.look(clock), wish, clock)
+            with count_bar(clock) as on_count:
+                where = Source(Jobs(opened.spark, on_count), log.options, args.topic, folder)
+                done = export(table, where, lambda: log.look(clock), wish, clock)
         finally:
             opened.spark.stop()
             stop_jvm()

@@ -92,7 +92,9 @@ COMMANDS: Mapping[str, Command] = {
     "delete-consumed": Command(
         "lapse.cli.delete_consumed", "delete records that all listed consumers have read"
     ),
-    "config": Command("lapse.cli.config", "check a broker's settings before it starts; only looks"),
+    "config": Command(
+        "lapse.cli.config", "check a broker's settings, show and alter those of running ones"
+    ),
     "doctor": Command("lapse.cli.doctor", "what this machine has of what Lapse needs; only looks"),
     "completion": Command(
         "lapse.cli.completion", "what bash, zsh or fish needs to complete commands and options"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,17 @@ def request_timeout_ms(properties: Mapping[str, str]) -> int:
     if not text.isdigit() or not 0 < int(text) < 1 << 31:
         raise ConfigError(f"request.timeout.ms={text}: allowed is a number of milliseconds above 0")
     return int(text)
+
+
+def settings_given(pairs: Iterable[str]) -> dict[str, str]:
+    """Of KEY=VALUE; raises ConfigError."""
+    given = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--config {pair}: allowed is KEY=VALUE")
+        given[key] = value
+    return given
 
 
 def print_rows(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError
@@ -13,7 +13,7 @@ from lapse.base.nearest import did_you_mean
 from lapse.base.setting import INT_MAX
 from lapse.cli.confirm import add_yes, agreed
 from lapse.cli.quantities import whole_number
-from lapse.cli.remote import add_remote, connection, print_rows
+from lapse.cli.remote import add_remote, connection, print_rows, settings_given
 from lapse.client.admin import DEFAULT, Admin
 from lapse.client.settings import (
     FROM_TOPIC,
@@ -107,16 +107,6 @@ async def _do(args: argparse.Namespace) -> Rows:
             raise KafkaError(e.code, f"{e}{did_you_mean(name, names)}") from e
 
 
-def _settings_given(pairs: Iterable[str]) -> dict[str, str]:
-    given = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--config {pair}: allowed is KEY=VALUE")
-        given[key] = value
-    return given
-
-
 async def _create(admin: Admin, args: argparse.Namespace) -> Rows:
     rows = []
     for name in args.topics:
@@ -124,7 +114,7 @@ async def _create(admin: Admin, args: argparse.Namespace) -> Rows:
             name,
             partitions=args.partitions,
             replication_factor=args.replication_factor,
-            configs=_settings_given(args.config),
+            configs=settings_given(args.config),
         )
         rows.append(
             {
@@ -137,7 +127,7 @@ async def _create(admin: Admin, args: argparse.Namespace) -> Rows:
 
 
 async def _alter(admin: Admin, args: argparse.Namespace) -> Rows:
-    changes = [ConfigChange(key, text) for key, text in _settings_given(args.config).items()]
+    changes = [ConfigChange(key, text) for key, text in settings_given(args.config).items()]
     changes += [ConfigChange(key, None, Operation.DELETE) for key in args.unset]
     topics = list(dict.fromkeys(args.topics))
     for only_asks in (True, False):  # nothing is changed where a part of it is refused

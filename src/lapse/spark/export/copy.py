@@ -15,7 +15,7 @@ what a task has written is not compared with what it would write now: that may h
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from lapse.spark import source
 from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
 
 CLAIM = "lapse-copy.json"
+_LOOK_SECONDS = 1
 # Spark (4.2) measures an Arrow batch anew with each row it puts in, which with a column of lists,
 # such as headers, costs several times what all the rest does. Not where there is no limit of bytes:
 # then rows are what bounds a batch.
@@ -155,10 +156,12 @@ def _said(one: Claim) -> str:
     return msgspec.json.encode(one).decode()
 
 
-def copy_what_is_there(spark: SparkSession, spec: CopySpec) -> None:
+def copy_what_is_there(
+    spark: SparkSession, spec: CopySpec, on_rows: Callable[[int], None] = lambda _: None
+) -> None:
     """Copy up to the ends that the source has now; the session knows `format("lapse")`.
 
-    Raises CopyFailed.
+    `on_rows` is told after each batch how many records this run has copied. Raises CopyFailed.
     """
     read = {
         **spec.source.options(),
@@ -182,7 +185,8 @@ def copy_what_is_there(spark: SparkSession, spec: CopySpec) -> None:
             frame.writeStream.format("lapse").options(**write).trigger(availableNow=True).start()
         )
         try:
-            query.awaitTermination()
+            while not query.awaitTermination(_LOOK_SECONDS):
+                on_rows(sum(batch["numInputRows"] for batch in query.recentProgress))
         finally:
             query.stop()
     except PySparkException as e:
