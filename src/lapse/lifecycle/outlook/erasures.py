@@ -155,7 +155,7 @@ class Erasures:
             return []
         except OSError as e:
             raise unreadable(e, self._folder) from e
-        return sorted(path for path in found if (path / ORDER_FILE).exists())
+        return sorted(path for path in found if _may_have_order(path))
 
     def _seen(self, folder: Path) -> Erasure:
         empty = Erasure(folder.name, self._broker)
@@ -201,6 +201,17 @@ class Erasures:
             topic: [proof for _, proof in sorted(some, key=lambda one: -one[0])]
             for topic, some in numbered.items()
         }
+
+
+def _may_have_order(folder: Path) -> bool:
+    """True for one that cannot be entered: that is to be told."""
+    try:
+        (folder / ORDER_FILE).stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def urgency(one: Erasure) -> tuple[bool, bool, float, int]:

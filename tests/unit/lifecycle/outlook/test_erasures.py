@@ -151,6 +151,14 @@ def test_another_users_order_is_named(tmp_path: Path) -> None:
     assert "ermission" in trouble
 
 
+def test_a_folder_that_nobody_else_may_enter_is_named(tmp_path: Path) -> None:
+    give(tmp_path / "good", NOW, None)
+    with unprivileged(give(tmp_path / "o", NOW, None)):
+        found = {one.order: one.trouble for one in Erasures(tmp_path, 1).seen()}
+    assert "ermission" in found["o"]
+    assert found["good"] == ""
+
+
 def test_who_is_at_work_is_named(tmp_path: Path) -> None:
     folder = give(tmp_path / "o", NOW, None)
     code = (
