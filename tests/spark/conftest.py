@@ -17,6 +17,7 @@ from lapse.spark.session.java import find_java
 from lapse.spark.session.session import OpenSession, SessionOptions, open_session
 from tests.spark.processes import forget_workers
 from tests.support.log.logs import NOW, append, batch, open_log
+from tests.support.wheel import ROOT, Installed, build, install
 
 # A JVM that lives for a minute does a fifth less so.
 QUICK_JAVA = {"JDK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
@@ -26,6 +27,13 @@ _QUICK_JAVA_SAYS = "NOTE: Picked up JDK_JAVA_OPTIONS"
 def words_of(stderr: str) -> list[str]:
     """The lines of a command that ran with QUICK_JAVA, but those about that."""
     return [line for line in stderr.splitlines() if not line.startswith(_QUICK_JAVA_SAYS)]
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """`pip install 'lapse[demo]'`."""
+    folder = tmp_path_factory.mktemp("installed")
+    return install(build(ROOT, folder / "dist", "--wheel"), folder / "venv", "demo")
 
 
 @pytest.fixture(scope="session")

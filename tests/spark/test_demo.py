@@ -9,14 +9,7 @@ import pytest
 
 from tests.conftest import SCALE
 from tests.spark.conftest import QUICK_JAVA
-from tests.support.wheel import ROOT, Installed, build, install
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """`pip install 'lapse[demo]'`."""
-    folder = tmp_path_factory.mktemp("installed")
-    return install(build(ROOT, folder / "dist", "--wheel"), folder / "venv", "demo")
+from tests.support.wheel import Installed
 
 
 def demo(installed: Installed, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +31,7 @@ def test_it_ends_0_though_broker_and_service_are_killed(
     done = demo(installed, tmp_path, "--crash", "--seconds", "24")
     assert done.returncode == 0, done.stdout + done.stderr
     said = " ".join(done.stdout.split())
-    assert "kill -9 broker" in said
+    assert "kill -9 broker" in said, done.stderr
     assert "kill -9 lifecycle service" in said
     assert "lifecycle service None" not in said  # there was a round to be killed in
     assert "removed, tombstone expired, by round" in said

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.test_demo import demo
+from tests.support.wheel import Installed
 
 
 @pytest.mark.parametrize(
@@ -20,9 +21,10 @@ from tests.spark.test_demo import demo
     ],
 )
 def test_it_ends_1_without_service_or_spark(
-    option: list[str], wait_seconds: str, why: str, tmp_path: Path
+    installed: Installed, option: list[str], wait_seconds: str, why: str, tmp_path: Path
 ) -> None:
-    done = demo(tmp_path, *option, DEMO_SECONDS="12", DEMO_SERVICE_SECONDS=wait_seconds)
+    times = ("--seconds", "12", "--service-seconds", wait_seconds)
+    done = demo(installed, tmp_path, *times, "--", *option)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "not shown" in done.stdout
     assert why in " ".join(done.stdout.split())

@@ -37,6 +37,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--keep", action="store_true", help="stay up afterwards, until Ctrl-C")
     add("--seconds", type=float, default=30.0, metavar="S",
         help="how long the writing takes (default: 30)")  # fmt: skip
+    add("--service-seconds", type=float, default=90.0, metavar="S",
+        help="how long the lifecycle service may take to start (default: 90)")  # fmt: skip
     add("--master", metavar="URL", help="Spark master that rounds run on (default: local)")
     add("up_options", nargs="*", metavar="OPTION",
         help="after --: further options of `lapse up`")  # fmt: skip
@@ -58,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
         brokers=args.brokers,
         keep=args.keep,
         seconds=args.seconds,
+        service_seconds=args.service_seconds,
         master=args.master,
         up_options=tuple(args.up_options),
     )

@@ -133,7 +133,7 @@ class House:
 
     def _kill(self, chosen: Callable[[str], bool]) -> int:
         listing = subprocess.run(
-            ["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+            ["ps", "-ewwo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
         )
         found = [line.split(None, 2) for line in listing.stdout.splitlines()]
         parents = {int(pid): int(parent) for pid, parent, _ in found}

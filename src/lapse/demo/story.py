@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +35,7 @@ from lapse.demo.traffic import (
     read_all,
 )
 
-SERVICE_SECONDS_MAX = 90  # Spark's start on a busy machine
+SERVICE_SECONDS_MAX = 90.0  # Spark's start on a busy machine
 TRICKLE_RECORDS = 20
 TRICKLE_SECONDS_MAX = 90  # how long the last records are held back for rounds to be seen
 FORGOTTEN_SECONDS_MAX = 80  # from the last record to the proof
@@ -69,6 +70,7 @@ class Wishes:
         brokers: with several, each has a replica, and one is killed in any case.
         keep: stay up afterwards.
         seconds: how long the writing takes.
+        service_seconds: how long the lifecycle service may take to start.
         master: Spark's, on which rounds run; None for `lapse up`'s own.
         up_options: handed to `lapse up`.
     """
@@ -77,6 +79,7 @@ class Wishes:
     brokers: int = 1
     keep: bool = False
     seconds: float = 30.0
+    service_seconds: float = SERVICE_SECONDS_MAX
     master: str | None = None
     up_options: tuple[str, ...] = ()
 
@@ -113,8 +116,8 @@ def play(wishes: Wishes) -> bool:
 def show(house: House, flights: Flights, wishes: Wishes) -> None:
     """From the start of the service to the proof; raises NotShown."""
     waiting = time.monotonic()
-    ready = house.wait_for_service(SERVICE_SECONDS_MAX)
-    expect(ready, f"a lifecycle service within {SERVICE_SECONDS_MAX:g} s")
+    ready = house.wait_for_service(wishes.service_seconds)
+    expect(ready, f"a lifecycle service within {wishes.service_seconds:g} s")
     started = time.monotonic()
     out.print(f"the lifecycle service is ready after {started - waiting:.1f} s")
     create_topic(house.kafka, TOPIC_CONFIG, len(house.nodes))
@@ -156,9 +159,8 @@ def write(house: House, flights: Flights, wishes: Wishes) -> tuple[Sent, dict[st
     )
     keyless.start()
     is_hurt = wishes.crash or len(house.nodes) > 1
-    hurt = threading.Thread(target=accidents, args=(house, wishes)) if is_hurt else None
-    if hurt is not None:
-        hurt.start()
+    beside = ThreadPoolExecutor(1)
+    hurt = beside.submit(accidents, house, wishes) if is_hurt else None
     keyed = flights.keyed
     total = len(keyed)
     held_back = total // 50
@@ -178,13 +180,13 @@ def write(house: House, flights: Flights, wishes: Wishes) -> tuple[Sent, dict[st
         tick(total, len(house.rounds()))
     keyless.join()
     if hurt is not None:
-        hurt.join()
+        hurt.result()
     bytes_in = house.metric("kafka_server_brokertopicmetrics_bytesin_total")
     return writer.sent, refused, bytes_in
 
 
-def shown_beside_rounds(house: House, hurt: threading.Thread | None) -> bool:
-    over = hurt is None or not hurt.is_alive()
+def shown_beside_rounds(house: House, hurt: Future[None] | None) -> bool:
+    over = hurt is None or hurt.done()
     return over and len(house.rounds()) >= ROUNDS_WHILE_WRITING
 
 
