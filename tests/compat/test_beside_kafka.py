@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewTopic,
+    OffsetSpec,
 )
 
 from lapse.base.clock import SystemClock
@@ -131,9 +132,26 @@ def transact(bootstrap: str, topic: str) -> None:
         producer.produce(topic, b"value", b"key-%d" % n)
         assert producer.flush(30) == 0
         getattr(producer, f"{end}_transaction")(30)
+    until_decided(bootstrap, topic)
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce(topic, b"value", b"last", timestamp=SystemClock().now_ms() + 60_000)
     assert producer.flush(30) == 0
+
+
+def until_decided(bootstrap: str, topic: str) -> None:
+    """Wait for markers: a transaction has ended for its producer before they are written."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    where, until = TopicPartition(topic, 0), time.monotonic() + 30
+    while True:
+        ends = {
+            next(iter(admin.list_offsets({where: OffsetSpec.latest()}, isolation_level=level)
+                      .values())).result(30).offset
+            for level in IsolationLevel
+        }  # fmt: skip
+        if len(ends) == 1:
+            return
+        assert time.monotonic() < until, f"{topic}: {ends}"
+        time.sleep(0.1)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +11,7 @@ from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
+    KafkaException,
     Message,
     TopicPartition,
 )
@@ -82,8 +84,18 @@ def _partition(bootstrap: str, admin: AdminClient, where: TopicPartition) -> dic
 
 def _listed(admin: AdminClient, where: TopicPartition, which: OffsetSpec, isolation: str) -> int:
     asked = {TopicPartition(where.topic, where.partition): which}
-    [found] = admin.list_offsets(asked, isolation_level=ISOLATIONS[isolation]).values()
-    return int(found.result(SECONDS).offset)
+    until = time.monotonic() + SECONDS
+    while True:
+        [found] = admin.list_offsets(asked, isolation_level=ISOLATIONS[isolation]).values()
+        try:
+            return int(found.result(SECONDS).offset)
+        except (
+            KafkaException
+        ) as e:  # a Kafka that begins tells of epochs that its logs have not yet
+            is_early = e.args[0].code() == KafkaError.UNKNOWN_LEADER_EPOCH
+            if not is_early or time.monotonic() > until:
+                raise
+            time.sleep(0.2)
 
 
 def records(bootstrap: str, where: TopicPartition, isolation: str) -> list[list[Any]]:
