@@ -89,9 +89,8 @@ def _listed(admin: AdminClient, where: TopicPartition, which: OffsetSpec, isolat
         [found] = admin.list_offsets(asked, isolation_level=ISOLATIONS[isolation]).values()
         try:
             return int(found.result(SECONDS).offset)
-        except (
-            KafkaException
-        ) as e:  # a Kafka that begins tells of epochs that its logs have not yet
+        except KafkaException as e:
+            # A Kafka that begins tells of epochs that its logs have not yet.
             is_early = e.args[0].code() == KafkaError.UNKNOWN_LEADER_EPOCH
             if not is_early or time.monotonic() > until:
                 raise
