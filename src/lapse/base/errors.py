@@ -12,8 +12,13 @@ from __future__ import annotations
 import errno
 from enum import IntEnum
 
+import msgspec
+
 # What the system may have again: room on a disk, descriptors, memory.
 LACKS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+# What msgspec raises for bytes that are not the JSON they should be; the last: nested too deeply.
+NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class ErrorCode(IntEnum):

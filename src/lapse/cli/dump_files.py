@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from lapse.base.errors import CorruptData
+from lapse.base.errors import NOT_JSON, CorruptData
 from lapse.cli.dump_log import Line, Report
 from lapse.log import append_times, checkpoints, summary
 from lapse.log.producers import Producer, Producers
@@ -46,7 +46,7 @@ def dump_side_file(path: Path, name: str, report: Report) -> Line:
         line |= reader(path, data, report)
     except CorruptData as e:
         report(e)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+    except NOT_JSON as e:
         report(CorruptData(str(path), 0, str(e)))
     return line
 

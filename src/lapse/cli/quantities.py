@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from lapse.base.errors import ConfigError
 from lapse.base.setting import LONG_MAX
-from lapse.base.typed import EPOCH
+from lapse.base.typed import EPOCH, whole
 
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -33,10 +33,10 @@ def whole_number(least: int = 0, most: int = LONG_MAX) -> Callable[[str], int]:
 def byte_size(option: str, text: str) -> int:
     """`2g`, `768m`, `64k` or plain bytes; raises ConfigError."""
     unit = _UNITS.get(text[-1:].lower(), 1)
-    digits = text[:-1] if unit > 1 else text
-    if not digits.isdigit() or int(digits) == 0:
+    number = whole(text[:-1] if unit > 1 else text)
+    if not number:
         raise ConfigError(f"{option} {text}: allowed is a size such as 2g, 768m or 1048576")
-    return int(digits) * unit
+    return number * unit
 
 
 def moment_text(ms: int) -> str:

@@ -26,7 +26,7 @@ from lapse.base.ids import TopicPartition
 from lapse.base.nearest import did_you_mean
 from lapse.base.readable import readable
 from lapse.base.setting import INT_MAX
-from lapse.base.typed import EPOCH, moment_of
+from lapse.base.typed import EPOCH, moment_of, whole
 from lapse.cli.confirm import is_terminal
 from lapse.cli.quantities import moment_text, whole_number
 from lapse.cli.remote import Connection, add_remote, connection
@@ -251,8 +251,9 @@ def _where(text: str, now_ms: int) -> int | Where:
     named = {"beginning": EARLIEST, "end": LATEST}.get(text)
     if named is not None:
         return named
-    if text.isdecimal():
-        return int(text)
+    offset = whole(text)
+    if offset is not None:
+        return offset
     found = moment_of(text, EPOCH + timedelta(milliseconds=now_ms))
     if found is None:
         raise ConfigError(

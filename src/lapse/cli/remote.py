@@ -12,6 +12,7 @@ from typing import Any
 
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.properties import read_properties
+from lapse.base.typed import whole
 from lapse.client.admin import TIMEOUT_MS
 from lapse.client.login import Login, login
 
@@ -85,9 +86,10 @@ def client_properties(path: Path | None) -> Mapping[str, str]:
 def request_timeout_ms(properties: Mapping[str, str]) -> int:
     """`request.timeout.ms`, 30 s without one; raises ConfigError."""
     text = properties.get("request.timeout.ms", str(TIMEOUT_MS))
-    if not text.isdigit() or not 0 < int(text) < 1 << 31:
+    found = whole(text)
+    if found is None or not 0 < found < 1 << 31:
         raise ConfigError(f"request.timeout.ms={text}: allowed is a number of milliseconds above 0")
-    return int(text)
+    return found
 
 
 def settings_given(pairs: Iterable[str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from lapse.base.config import SEGMENT_BYTES_MIN, TINY_SEGMENTS, known_topic_settings, topic_setting
 from lapse.base.errors import ErrorCode
+from lapse.base.typed import whole
 from lapse.cli import options
 from lapse.cli.remote import connection
 from lapse.client.admin import Admin
@@ -72,7 +73,8 @@ def _settings(entries: Mapping[str, ConfigEntry]) -> tuple[dict[str, str], dict[
 
 def _named(name: str, text: str) -> str:
     """Kafka before KIP-1030 allowed segments that are tiny here, under another name."""
-    tiny = name == "segment.bytes" and text.isdigit() and int(text) < SEGMENT_BYTES_MIN
+    segment_bytes = whole(text) if name == "segment.bytes" else None
+    tiny = segment_bytes is not None and segment_bytes < SEGMENT_BYTES_MIN
     return TINY_SEGMENTS.name if tiny else name
 
 

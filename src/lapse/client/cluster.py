@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
+from lapse.base.typed import whole
 from lapse.client.connection import BrokerConnection, ConnectionLost, closed_if_lost
 from lapse.client.login import PLAINTEXT, Login
 from lapse.client.settings import refusal
@@ -91,9 +92,10 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
     addresses = []
     for one in text.split(","):
         host, colon, port = one.strip().rpartition(":")
-        if not (colon and host and port.isdigit() and 0 < int(port) < 1 << 16):
+        number = whole(port)
+        if not (colon and host and number and number < 1 << 16):
             raise ConfigError(f"bootstrap.servers {text}: allowed is HOST:PORT,HOST:PORT…")
-        addresses.append(Address(host.strip("[]"), int(port)))
+        addresses.append(Address(host.strip("[]"), number))
     return tuple(addresses)
 
 

@@ -84,10 +84,15 @@ class House:
                 stdout=subprocess.PIPE, stderr=log, text=True,
             )  # fmt: skip
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        found = READY.match(line)
+        try:
+            found = READY.match(self._process.stdout.readline())
+        except KeyboardInterrupt:
+            self.close()
+            raise
         if found is None:
-            raise NotShown(f"lapse up did not start; its log:\n{self.log_path.read_text()}")
+            self.close()
+            log_text = self.log_path.read_text(errors="replace")
+            raise NotShown(f"lapse up did not start; its log:\n{log_text}")
         self.kafka, self.http = found[1], found[2]
         folders = [data / f"broker-{n}" for n in range(1, brokers + 1)] if cluster else [data]
         asks = ("--bootstrap-server", self.kafka) if cluster else ()
@@ -150,12 +155,12 @@ class House:
 
     def close(self) -> None:
         """Stop cleanly; by force if it does not listen."""
-        self._process.terminate()
-        try:
-            self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        with self._process:  # waits for what is killed, and closes the pipe
+            self._process.terminate()
+            try:
+                self._process.wait(60)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
 
 
 def _above(pid: int, parents: dict[int, int]) -> set[int]:

@@ -12,10 +12,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.markup import escape
@@ -34,6 +35,8 @@ from lapse.demo.traffic import (
     offer_keyless,
     read_all,
 )
+
+T = TypeVar("T")
 
 SERVICE_SECONDS_MAX = 90.0  # Spark's start on a busy machine
 TRICKLE_RECORDS = 20
@@ -153,14 +156,9 @@ def write(house: House, flights: Flights, wishes: Wishes) -> tuple[Sent, dict[st
     service that was killed takes as long to be back as the machine makes it.
     """
     writer = Writer(house.kafka)
-    refused: dict[str, int] = {}
-    keyless = threading.Thread(
-        target=lambda: refused.update(offer_keyless(house.kafka, flights.keyless))
-    )
-    keyless.start()
+    keyless = beside(lambda: offer_keyless(house.kafka, flights.keyless))
     is_hurt = wishes.crash or len(house.nodes) > 1
-    beside = ThreadPoolExecutor(1)
-    hurt = beside.submit(accidents, house, wishes) if is_hurt else None
+    hurt = beside(lambda: accidents(house, wishes)) if is_hurt else None
     keyed = flights.keyed
     total = len(keyed)
     held_back = total // 50
@@ -178,11 +176,25 @@ def write(house: House, flights: Flights, wishes: Wishes) -> tuple[Sent, dict[st
             writer.send_paced([(key, None)], 1e9, lambda _: None)
         writer.flush()
         tick(total, len(house.rounds()))
-    keyless.join()
+    refused = keyless.result()
     if hurt is not None:
         hurt.result()
     bytes_in = house.metric("kafka_server_brokertopicmetrics_bytesin_total")
     return writer.sent, refused, bytes_in
+
+
+def beside(work: Callable[[], T]) -> Future[T]:
+    """Do it in a thread, for which Ctrl-C does not wait."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as e:  # noqa: BLE001  (`result` raises it)
+            done.set_exception(e)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done
 
 
 def shown_beside_rounds(house: House, hurt: Future[None] | None) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from lapse.base.clock import Clock
-from lapse.base.errors import StorageError
+from lapse.base.errors import NOT_JSON, StorageError
 from lapse.base.fs import Fs
 from lapse.lifecycle.decide.clock import (
     ClockRecord,
@@ -140,5 +140,5 @@ def read_record(path: Path) -> ClockRecord | None:
     """The record in a keeper's file; None if there is no file or it makes no sense."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ClockRecord)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, *NOT_JSON):
         return None

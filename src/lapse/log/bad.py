@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from lapse.base.errors import NOT_JSON
 from lapse.log.facts import BadRange
 from lapse.log.roster import FileStamp
 from lapse.log.segment import LOG, segment_path
@@ -30,7 +31,7 @@ def read_bad(partition_dir: Path) -> BadRange | None:
         data = bad_path(partition_dir).read_bytes()
         bad = msgspec.json.decode(data, type=BadRange)
         met = msgspec.json.decode(data, type=FileStamp)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, *NOT_JSON):
         return None
     if not 0 <= bad.segment_base <= bad.first_offset:
         return None

@@ -24,6 +24,7 @@ if sys.platform == "darwin":
 else:
     _FLOCK, _QUERY, _L_PID = struct.Struct("hhqqi4x"), (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0), 4
 
+_TO_LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _LOCKED_BY_ANOTHER = frozenset({errno.EACCES, errno.EAGAIN})
 
 owned: set[Path] = set()
@@ -65,10 +66,11 @@ def lock_file(path: Path, fs: Fs) -> AppendFile:
 def lock_holder(log_dir: Path) -> int | None:
     """The pid of the process that owns a directory, None without one; takes and changes nothing.
 
-    Not for a directory this process owns: closing the file would give its lock up.
+    Not for a directory this process owns: closing the file would give its lock up. So no link is
+    followed, which could lead to one; nor is a pipe waited for.
     """
     try:
-        fd = os.open(log_dir / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(log_dir / LOCK, _TO_LOOK)
     except FileNotFoundError:
         return None
     except OSError as e:

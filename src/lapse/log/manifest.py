@@ -26,7 +26,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from lapse.base.errors import CorruptData, StorageError, unreadable
+from lapse.base.errors import NOT_JSON, CorruptData, StorageError, unreadable
 from lapse.base.fs import Fs
 from lapse.base.ids import format_topic_id
 from lapse.log.checkpoints import read_topic_id
@@ -112,7 +112,7 @@ def read_checked(path: Path, kind: type[V], version: int) -> V | None:
         return None
     try:
         found = msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+    except NOT_JSON as e:
         _log.warning("%s: %s; going on without it", path, e)
         return None
     if found.version != version:

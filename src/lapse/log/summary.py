@@ -30,6 +30,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.base.errors import NOT_JSON
 from lapse.base.fs import Fs
 from lapse.kernels import markers, survey
 from lapse.kernels.layout import (
@@ -543,7 +544,7 @@ def _decoded(data: bytes, kind: type[_Kind]) -> _Kind | None:
         return None
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except NOT_JSON:
         return None
 
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from lapse.base.clock import Clock
 from lapse.base.errors import LapseError
+from lapse.base.typed import whole
 from lapse.client.cluster import Cluster
 from lapse.client.visitor import Visitor
 
@@ -46,9 +47,10 @@ class Asked:
         text = self.text(name)
         if not text:
             return default
-        if not (text.isascii() and text.isdecimal()) or int(text) > most:
+        found = whole(text)
+        if found is None or found > most:
             raise BadQuestion(f"{name}={text}: allowed is a whole number from 0 to {most}")
-        return int(text)
+        return found
 
     def said(self, name: str) -> str:
         """Of the form."""

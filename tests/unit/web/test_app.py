@@ -60,6 +60,10 @@ SENSELESS = [
     ("/ui/actions/delete-records?log=t-0&offset=-1", 400, "a whole number from 0"),
     ("/ui/actions/delete-records?offset=1", 400, "allowed is a name like orders-0"),
     ("/ui/actions/pause?for=2w", 400, "for 2w: allowed is a time such as 90s"),
+    ("/ui/actions/pause?for=%C2%B2s", 400, "allowed is a time such as 90s"),
+    (f"/ui/actions/pause?for={'9' * 5000}d", 400, "allowed is a time such as 90s"),
+    (f"/ui/topics/t/0/records?count={'9' * 5000}", 400, "from 0 to 500"),
+    (f"/ui/topics/t/0/records/{'9' * 5000}", 404, "an offset is a number"),
 ]
 
 

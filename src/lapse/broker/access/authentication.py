@@ -21,6 +21,7 @@ from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError
 from lapse.base.secret import Secret
 from lapse.base.security_settings import SecurityConfig
+from lapse.base.typed import whole
 from lapse.broker.access.acl_store import Access
 from lapse.broker.access.listeners import Listener
 from lapse.security.certificates import Certificates
@@ -195,9 +196,10 @@ def _scram(mechanism: ScramMechanism, access: Access) -> ScramServer:
 
 def _whole(properties: Mapping[str, str], setting: str, default: int) -> int:
     text = properties.get(setting, str(default)).strip()
-    if not text.isdecimal():
+    found = whole(text)
+    if found is None:
         raise ConfigError(f"{setting}={text}: allowed is a whole number from 0")
-    return int(text)
+    return found
 
 
 class Passwords:

@@ -17,6 +17,7 @@ from lapse.base.errors import LapseError
 from lapse.base.ids import TopicPartition
 from lapse.broker.logs.counters import TopicCounters
 from lapse.broker.logs.partitions import Partitions
+from lapse.log.partition_log import PartitionLog
 
 RATES = "kafka_server_BrokerTopicMetrics_FifteenMinuteRate"
 _COUNTED = {"BytesInPerSec": "bytes_in", "BytesOutPerSec": "bytes_out"}
@@ -27,9 +28,9 @@ _RATES_DOC = "Bytes a second, averaged over about a quarter of an hour; without 
 
 
 def partition_metrics(
-    partitions: Partitions, where: Mapping[str, dict[str, str]]
+    logs: Iterable[tuple[PartitionLog, dict[str, str]]], partitions: Partitions
 ) -> Iterator[Metric]:
-    """Of the partitions led here; `where`: each log's labels."""
+    """Of the partitions led here; each log with its labels."""
     newest, oldest = (
         GaugeMetricFamily(f"kafka_topic_partition_{name}_offset", doc, labels=_WHERE)
         for name, doc in (
@@ -37,10 +38,9 @@ def partition_metrics(
             ("oldest", "The log start offset."),
         )
     )
-    for log in partitions.all():
+    for log, labels in logs:
         state = partitions.state_of(log.partition)
         if state is None or state.leader == partitions.node_id:
-            labels = where[str(log.partition)]
             newest.samples.append(Sample(newest.name, labels, log.high_watermark))
             oldest.samples.append(Sample(oldest.name, labels, log.log_start_offset))
     yield from (newest, oldest)

@@ -93,32 +93,30 @@ class BrokerCollector(Collector):
 
     def _latencies(self) -> Iterable[Metric]:
         services = self._services
-        yield producer_to_log(dict(services.counters.topics))
+        topics = dict(services.counters.topics)
+        yield producer_to_log(topics)
         committed, now_ms = services.groups.committed(), services.clock.now_ms()
         yield group_time_lag(committed, services.partitions, now_ms)
         yield from group_metrics(committed, services.partitions)
-        topics = dict(services.counters.topics)
         yield self._rates.metric(topics, services.clock.monotonic())
 
     def _logs(self) -> Iterable[Metric]:
-        logs = self._services.partitions.all()
-        where_of = {str(log.partition): labels_of(log.partition) for log in logs}
+        logs = [(log, labels_of(log.partition)) for log in self._services.partitions.all()]
         for name, field, doc in _LOG_GAUGES:
             family = GaugeMetricFamily(f"kafka_log_log_{name}", doc, labels=["topic", "partition"])
-            for log in logs:
-                labels = where_of[str(log.partition)]
+            for log, labels in logs:
                 family.samples.append(Sample(family.name, labels, getattr(log, field)))
             yield family
-        yield from partition_metrics(self._services.partitions, where_of)
+        yield from partition_metrics(logs, self._services.partitions)
         family = GaugeMetricFamily(
             "lapse_log_cut_off_bytes",
             "Bytes that recovery cut off a log and kept aside.",
             labels=["topic", "partition"],
         )
-        for log in logs:
+        for log, labels in logs:
             if log.aside:
-                where = [log.partition.topic, str(log.partition.partition)]
-                family.add_metric(where, sum(one.size for one in log.aside))
+                aside_bytes = sum(one.size for one in log.aside)
+                family.samples.append(Sample(family.name, labels, aside_bytes))
         yield family
 
     def _waiting(self) -> Iterable[Metric]:

@@ -24,7 +24,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from lapse.base.clock import Clock
-from lapse.base.errors import CorruptData, LapseError
+from lapse.base.errors import NOT_JSON, CorruptData, LapseError
 from lapse.base.fs import Fs
 from lapse.base.times import after_ms
 from lapse.broker.http.login import Admission, HttpLogin
@@ -115,7 +115,7 @@ class RoundPages:
                 command = msgspec.json.decode(await _body(request) or b"{}", type=RoundsCommand)
                 if command.for_ms is not None and command.for_ms <= 0:
                     raise msgspec.ValidationError("for_ms must be above 0")
-            except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as e:
+            except (*NOT_JSON, ValueError) as e:
                 return PlainTextResponse(f"not a request that this page takes: {e}\n", 400)
             try:
                 return _json(await self.disk.run(lambda: do(command)))

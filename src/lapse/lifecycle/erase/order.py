@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from lapse.base.errors import ConfigError, StorageError, unreadable
+from lapse.base.errors import NOT_JSON, ConfigError, StorageError, unreadable
 from lapse.base.fs import Fs, make_lasting_dir
 from lapse.base.ids import TopicPartition
 from lapse.base.secret import Secret
@@ -158,7 +158,7 @@ def load_order(folder: Path) -> Order | None:
         return None
     except OSError as e:
         raise unreadable(e, path) from e
-    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+    except NOT_JSON as e:
         raise StorageError(f"{path}: no order of erasure: {e}") from e
     if order.format != FORMAT:
         raise StorageError(f"{path}: format {order.format!r}; this version reads {FORMAT}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from lapse.base.errors import StorageError
+from lapse.base.errors import NOT_JSON, StorageError
 from lapse.lifecycle.erase.findings import BATCHES, RAW, ROWS, Count, Findings, by_target
 from lapse.lifecycle.erase.places import UNKNOWN_BROKER
 from lapse.lifecycle.erase.replicas import ReplicaFindings
@@ -109,7 +109,7 @@ def decode_report(data: bytes, where: str) -> Report:
     """Raises StorageError."""
     try:
         report = msgspec.json.decode(data, type=Report)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+    except NOT_JSON as e:
         raise StorageError(f"{where}: no proof of erasure: {e}") from e
     if report.format not in {FORMAT, FIRST_FORMAT}:
         raise StorageError(f"{where}: format {report.format!r}; this version reads {FORMAT}")

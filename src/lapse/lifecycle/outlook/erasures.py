@@ -2,14 +2,18 @@
 
 Only looks, beside the `lapse erase` that may be at work on an order. What an order keeps of keys,
 salted hashes, stays where it is: only their number is told. A proof, which has such hashes, too, is
-handed out as it is; its signature is for who gets it (`lapse prove-erased --check`).
+handed out as it is; whose signature it has is for who gets it (`lapse prove-erased --check`).
+
+Whoever gives orders writes to the folder, a broker reads there what it may read elsewhere, too: so
+no link is followed from a file's name, and nothing is waited for.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+import stat
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -17,13 +21,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from lapse.base.errors import LapseError, StorageError, unreadable
+from lapse.base.errors import NOT_JSON, LapseError, StorageError, unreadable
 from lapse.lifecycle.erase.order import ORDER_FILE, Order, TopicOrder, load_order
 from lapse.lifecycle.erase.proof import GONE
+from lapse.lifecycle.erase.sign import BadSeal, unseal
 from lapse.log.lock import lock_holder
 
 ORDERS_MAX = 500
-PROOF_BYTES_MAX = 64 << 20
+PROOF_BYTES_MAX = 64 << 20  # of one that is handed out
+REPORT_BYTES_MAX = 128 << 20  # of one that is read: a million keys
+ORDER_BYTES_MAX = 512 << 20  # of an order: nearly three million
 _PROOF = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)\.proof(-(?P<number>[0-9]{1,9}))?\.json")
 _Key = tuple[int, int, int]  # of a file: it is read again when one of these has changed
 
@@ -33,7 +40,7 @@ class Proof:
     """A signed report of `lapse erase`, newest first in its topic.
 
     Attributes:
-        verdict: as the report has it; empty where it cannot be read.
+        verdict: as the report has it; empty where it cannot be read, or is not as it was signed.
         is_leaving_tombstones: whether tombstones might stay.
     """
 
@@ -104,8 +111,8 @@ class Erasures:
         """`folder`: None where no orders are to be shown."""
         self._folder, self._broker = folder, broker
         self._lock = Lock()
-        self._orders: dict[Path, tuple[_Key, _Order]] = {}
-        self._proofs: dict[Path, tuple[_Key, Proof]] = {}
+        self._orders: dict[Path, tuple[_Key, _Order]] = {}  # by folder
+        self._proofs: dict[Path, dict[str, tuple[_Key, Proof]]] = {}  # by folder and name
 
     def seen(self) -> list[Erasure]:
         """The newest ORDERS_MAX, and before them what cannot be read; in order of urgency.
@@ -113,7 +120,9 @@ class Erasures:
         Raises StorageError where the folder cannot be listed.
         """
         with self._lock:
-            found = [self._seen(path) for path in self._folders()]
+            folders = self._folders()
+            self._forget_all_but(set(folders))
+            found = [self._seen(path) for path in folders]
         found.sort(key=lambda one: (not one.trouble, -one.given_ms))
         return sorted(found[:ORDERS_MAX], key=urgency)
 
@@ -132,16 +141,11 @@ class Erasures:
             return None
         path = folder / name
         try:
-            with path.open("rb") as f:
-                data = f.read(PROOF_BYTES_MAX + 1)
+            return _read(path, PROOF_BYTES_MAX).decode()
         except FileNotFoundError:
             return None
         except OSError as e:
             raise unreadable(e, path) from e
-        if len(data) > PROOF_BYTES_MAX:
-            raise StorageError(f"{path}: larger than {PROOF_BYTES_MAX} bytes: take it from there")
-        try:
-            return data.decode()
         except UnicodeDecodeError as e:
             raise StorageError(f"{path}: no proof of erasure: {e}") from e
 
@@ -175,28 +179,37 @@ class Erasures:
             topics=topics,
         )  # fmt: skip
 
+    def _forget_all_but(self, folders: Set[Path]) -> None:
+        for gone in self._orders.keys() - folders:
+            del self._orders[gone]
+        for gone in self._proofs.keys() - folders:
+            del self._proofs[gone]
+
     def _order(self, folder: Path) -> _Order | None:
-        path = folder / ORDER_FILE
-        key = _key_of(path)
-        kept = self._orders.get(path)
+        key = _key_of(folder / ORDER_FILE)
+        kept = self._orders.get(folder)
         if kept is None or kept[0] != key:
+            _require_size(folder / ORDER_FILE, key[1], ORDER_BYTES_MAX)
             order = load_order(folder)
             if order is None:
                 return None
-            kept = self._orders[path] = (key, _kept_of(order))
+            kept = self._orders[folder] = (key, _kept_of(order))
         return kept[1]
 
     def _proofs_of(self, folder: Path) -> dict[str, list[Proof]]:
         numbered: dict[str, list[tuple[int, Proof]]] = {}
+        known, found = self._proofs.get(folder, {}), dict[str, tuple[_Key, Proof]]()
         for path in folder.iterdir():
             named = _PROOF.fullmatch(path.name)
             if named is None:
                 continue
             key = _key_of(path)
-            kept = self._proofs.get(path)
+            kept = known.get(path.name)
             if kept is None or kept[0] != key:
-                kept = self._proofs[path] = (key, _proof(path, key[1]))
+                kept = (key, _proof(path, key[1]))
+            found[path.name] = kept
             numbered.setdefault(named["topic"], []).append((int(named["number"] or 1), kept[1]))
+        self._proofs[folder] = found
         return {
             topic: [proof for _, proof in sorted(some, key=lambda one: -one[0])]
             for topic, some in numbered.items()
@@ -279,8 +292,9 @@ class _Report(msgspec.Struct):
 
 def _proof(path: Path, size_bytes: int) -> Proof:
     try:
-        found = _report(path)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, IndexError):
+        sealed = unseal(_read(path, REPORT_BYTES_MAX), str(path))
+        found = msgspec.json.decode(sealed.body, type=_Report)
+    except (OSError, StorageError, BadSeal, *NOT_JSON):
         return Proof(path.name, size_bytes, 0, "", is_leaving_tombstones=False)
     return Proof(
         path.name, size_bytes, found.ended_ms, found.verdict.state,
@@ -288,14 +302,33 @@ def _proof(path: Path, size_bytes: int) -> Proof:
     )  # fmt: skip
 
 
-def _report(path: Path) -> _Report:
-    """The signed line of the file (`erase.sign`); whether the signature holds is not asked here."""
-    return msgspec.json.decode(path.read_bytes().split(b"\n")[1], type=_Report)
+# --- files in a folder that others write to -------------------------------------------------------
+
+
+def _read(path: Path, bytes_max: int) -> bytes:
+    """An ordinary file. Raises OSError, StorageError where it is something else, or too large."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(fd, "rb") as f:
+        _require_ordinary(path, os.fstat(fd))
+        data = f.read(bytes_max + 1)
+    _require_size(path, len(data), bytes_max)
+    return data
 
 
 def _key_of(path: Path) -> _Key:
-    found = path.stat()
+    found = path.lstat()
+    _require_ordinary(path, found)
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _require_size(path: Path, size_bytes: int, bytes_max: int) -> None:
+    if size_bytes > bytes_max:
+        raise StorageError(f"{path}: larger than {bytes_max} bytes: take it from there")
+
+
+def _require_ordinary(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise StorageError(f"{path}: no ordinary file")
 
 
 def _is_text(name: str) -> bool:

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import msgspec
 
-from lapse.base.errors import CorruptData, unreadable
+from lapse.base.errors import NOT_JSON, CorruptData, unreadable
 from lapse.base.fs import Fs
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.plan import RoundPlan
@@ -333,7 +333,7 @@ def read_file(path: Path, kind: type[_File], what: str) -> _File | None:
         return None
     except OSError as e:
         raise unreadable(e) from e
-    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+    except NOT_JSON as e:
         raise CorruptData(str(path), 0, f"not {what} ({e})") from e
 
 

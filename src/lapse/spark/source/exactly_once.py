@@ -26,6 +26,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
+from lapse.base.typed import whole
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.groups import group_ids
 from lapse.client.login import login
@@ -65,7 +66,7 @@ class Turn:
     def task_named(self, name: str) -> int | None:
         """Which task of the query a group is of; None for other groups."""
         number = name.removeprefix(self._prefix)
-        return int(number) if name != number and number.isascii() and number.isdecimal() else None
+        return whole(number) if name != number else None
 
     def __str__(self) -> str:
         return f"batch {self.batch_id}, task {self.task} of the query {self.query_id}"

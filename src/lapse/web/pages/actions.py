@@ -13,7 +13,7 @@ import msgspec
 
 from lapse.base.errors import ConfigError, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.base.typed import duration_ms
+from lapse.base.typed import duration_ms, whole
 from lapse.client.admin import Admin
 from lapse.client.outlook import ask_all
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause_text
@@ -102,9 +102,10 @@ _FIELDS = ("log", "offset", "for", "reason")
 
 
 def _whole(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) > OFFSET_MAX:
+    found = whole(text)
+    if found is None or found > OFFSET_MAX:
         raise BadQuestion(f"{name}={text}: allowed is a whole number from 0")
-    return int(text)
+    return found
 
 
 def _duration_ms(text: str) -> int:

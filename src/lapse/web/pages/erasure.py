@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lapse.client.outlook import ask_all
+from lapse.client.outlook import ask_all, ask_one
 from lapse.lifecycle.outlook.erasures import Erasure, urgency
 from lapse.web.asked import Asked, Download, NotFound, Page
 from lapse.wire.schema.describe_outlook import ERASURES, PROOF, DescribeOutlookRequest
@@ -36,10 +36,11 @@ async def proof(asked: Asked) -> Download:
     if not _PLAIN.fullmatch(name):
         raise NotFound(f"{name}: no proof has such a name")
     request = DescribeOutlookRequest(what=PROOF, topic=topic, file=file)
-    said = await ask_all(asked.cluster, request)
-    if broker in said.silent:
-        raise NotFound(f"broker {broker} does not say: {said.silent[broker]}")
-    lines = said.lines.get(broker, ())
+    address = (await asked.cluster.brokers()).get(broker)
+    if address is None:
+        raise NotFound(f"broker {broker} is not there")
+    pages = ask_one(await asked.cluster.at(address), request, set())
+    lines = [line async for page in pages for line in page]
     if not lines:
         raise NotFound(f"{file}: broker {broker} has no such proof of {topic}")
     return Download(name, lines[0])

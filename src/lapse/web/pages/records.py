@@ -11,7 +11,7 @@ from itertools import islice
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.base.typed import EPOCH, moment_of
+from lapse.base.typed import EPOCH, moment_of, whole
 from lapse.client.cluster import Cluster
 from lapse.client.fetched import Fetched
 from lapse.client.offsets import EARLIEST, LATEST, Where, list_offsets
@@ -99,9 +99,9 @@ async def show_one(asked: Asked) -> Page:
     """Where an offset is and why it stays, or when and why it went, as each broker says."""
     where = partition_of(asked)
     text: str = asked.request.path_params["offset"]
-    if not (text.isascii() and text.isdecimal()) or int(text) > OFFSET_MAX:
+    offset = whole(text)
+    if offset is None or offset > OFFSET_MAX:
         raise NotFound(f"{text}: an offset is a number")
-    offset = int(text)
     request = DescribeOutlookRequest(
         what=EXPLAIN, topic=where.topic, logs=(str(where),), offset=offset
     )

@@ -44,6 +44,18 @@ async def test_offsets_of_partitions_and_groups(tmp_path: Path) -> None:
         assert found["kafka_topic_partition_current_offset{'partition': '1', 'topic': 't'}"] == 0
 
 
+async def test_a_log_that_is_made_during_a_scrape_waits_for_the_next(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await create(node, "t")
+        found = []
+        for metric in BrokerCollector(node.services).collect():
+            if metric.name == "kafka_log_log_size":
+                await create(node, "u")
+            found += [s for s in metric.samples if s.name == "kafka_topic_partition_oldest_offset"]
+        assert [s.labels["topic"] for s in found] == ["t"]
+        assert any("'u'" in name for name in samples(node))
+
+
 def counters(bytes_in: int, bytes_out: int = 0) -> TopicCounters:
     made = TopicCounters()
     made.bytes_in, made.bytes_out = bytes_in, bytes_out

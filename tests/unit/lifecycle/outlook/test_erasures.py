@@ -12,12 +12,12 @@ import pytest
 from lapse.base.errors import StorageError
 from lapse.lifecycle.erase.order import Order, load_order
 from lapse.lifecycle.erase.proof import NEVER_SEEN, NOT_PROVEN, PROVEN, REMAINS
-from lapse.lifecycle.erase.sign import unseal
+from lapse.lifecycle.erase.sign import seal, unseal
 from lapse.lifecycle.outlook import erasures
 from lapse.lifecycle.outlook.erasures import Erasure, Erasures
 from lapse.log.lock import LOCK
 from tests.support.cli.unprivileged import unprivileged
-from tests.support.lifecycle.erase.orders import LOWERED, give, part, report
+from tests.support.lifecycle.erase.orders import LOWERED, SIGNER, give, part, report
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000
@@ -239,3 +239,72 @@ def test_one_that_is_too_large_is_told_where_to_take_it(
     monkeypatch.setattr(erasures, "PROOF_BYTES_MAX", size - 1)
     with pytest.raises(StorageError, match="take it from there"):
         Erasures(tmp_path, 1).proof("o/users.proof.json", "users")
+
+
+def test_a_report_that_was_changed_proves_nothing(tmp_path: Path) -> None:
+    """Nothing is called gone because a file says so that is not as it was signed."""
+    folder = give(tmp_path / "o", NOW, None, part(values_proven_ms=NOW, proven_ms=NOW))
+    path = report(folder, "users", NOW, REMAINS)
+    path.write_bytes(path.read_bytes().replace(REMAINS.encode(), PROVEN.encode()))
+    [topic] = only(tmp_path).topics
+    assert (topic.proofs[0].verdict, topic.done_ms) == ("", None)
+
+
+@pytest.mark.parametrize("name", ["order.json", "users.proof.json", LOCK])
+@pytest.mark.parametrize("sort", ["link", "pipe", "folder"])
+def test_only_ordinary_files_are_read(tmp_path: Path, name: str, sort: str) -> None:
+    """Who writes to the folder has the broker read nothing else, and wait for nothing."""
+    orders, secret = tmp_path / "orders", tmp_path / "secret"
+    folder = give(orders / "o", NOW, None)
+    secret.write_text("{}")
+    path = folder / name
+    path.unlink(missing_ok=True)
+    if sort == "link":
+        path.symlink_to(secret)
+    elif sort == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    found, shown = only(orders), Erasures(orders, 3)
+    assert str(path) in found.trouble or (name == LOCK and found.holder is None)
+    if name == "users.proof.json":
+        with pytest.raises(StorageError, match=name):
+            shown.proof(f"o/{name}", "users")
+
+
+@pytest.mark.parametrize("name", ["order.json", "users.proof.json"])
+def test_what_is_nested_too_deeply_is_no_order_and_no_proof(tmp_path: Path, name: str) -> None:
+    folder = give(tmp_path / "o", NOW, None)
+    deep = b'{"x":' + b"[" * 1_000_000
+    (folder / name).write_bytes(seal(deep, SIGNER) if name != "order.json" else deep)
+    found = only(tmp_path)
+    if name == "order.json":
+        assert "no order of erasure" in found.trouble
+    else:
+        assert found.topics[0].proofs[0].verdict == ""
+
+
+def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
+    """Holes cost whoever makes them nothing."""
+    give(tmp_path / "good", NOW, None)
+    bad = give(tmp_path / "bad", NOW, None, part(values_proven_ms=NOW, proven_ms=NOW))
+    os.truncate(report(bad, "users", NOW), 1 << 40)
+    assert {one.order: one.done_ms for one in Erasures(tmp_path, 1).seen()}["bad"] is None
+    os.truncate(bad / "order.json", 1 << 40)
+    found = {one.order: one.trouble for one in Erasures(tmp_path, 1).seen()}
+    assert "larger than" in found["bad"]
+    assert found["good"] == ""
+
+
+def test_what_is_gone_is_forgotten(tmp_path: Path) -> None:
+    folder = give(tmp_path / "o", NOW, None)
+    report(folder, "users", NOW)
+    shown = Erasures(tmp_path, 1)
+    assert shown.seen()[0].topics[0].proofs
+    (folder / "users.proof.json").unlink()
+    assert shown.seen()[0].topics[0].proofs == ()
+    (folder / "order.json").unlink()
+    assert shown.seen() == []
+    report(give(folder, NOW + 1, None), "users", NOW + 1)
+    [found] = shown.seen()
+    assert (found.given_ms, len(found.topics[0].proofs)) == (NOW + 1, 1)
