@@ -25,7 +25,7 @@ from lapse.base.errors import ConfigError, ErrorCode, KafkaError, unreadable
 from lapse.base.ids import TopicPartition
 from lapse.base.nearest import did_you_mean
 from lapse.base.readable import readable
-from lapse.base.setting import INT_MAX
+from lapse.base.setting import INT_MAX, LONG_MAX
 from lapse.base.typed import EPOCH, moment_of, whole
 from lapse.cli.confirm import is_terminal
 from lapse.cli.quantities import moment_text, whole_number
@@ -251,9 +251,9 @@ def _where(text: str, now_ms: int) -> int | Where:
     named = {"beginning": EARLIEST, "end": LATEST}.get(text)
     if named is not None:
         return named
-    offset = whole(text)
-    if offset is not None:
-        return offset
+    if text.isascii() and text.isdecimal():
+        offset = whole(text)
+        return LONG_MAX if offset is None else min(offset, LONG_MAX)  # beyond any end
     found = moment_of(text, EPOCH + timedelta(milliseconds=now_ms))
     if found is None:
         raise ConfigError(

@@ -24,7 +24,7 @@ if sys.platform == "darwin":
 else:
     _FLOCK, _QUERY, _L_PID = struct.Struct("hhqqi4x"), (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0), 4
 
-_TO_LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_TO_LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _LOCKED_BY_ANOTHER = frozenset({errno.EACCES, errno.EAGAIN})
 
 owned: set[Path] = set()
@@ -63,14 +63,15 @@ def lock_file(path: Path, fs: Fs) -> AppendFile:
     return file
 
 
-def lock_holder(log_dir: Path) -> int | None:
+def lock_holder(log_dir: Path, *, follows_link: bool = True) -> int | None:
     """The pid of the process that owns a directory, None without one; takes and changes nothing.
 
-    Not for a directory this process owns: closing the file would give its lock up. So no link is
-    followed, which could lead to one; nor is a pipe waited for.
+    Not for a directory this process owns: closing the file would give its lock up. Who owns one
+    and looks at others' directories follows no link from `.lock`, which could lead there. A pipe
+    is not waited for. Raises StorageError.
     """
     try:
-        fd = os.open(log_dir / LOCK, _TO_LOOK)
+        fd = os.open(log_dir / LOCK, _TO_LOOK | (0 if follows_link else os.O_NOFOLLOW))
     except FileNotFoundError:
         return None
     except OSError as e:

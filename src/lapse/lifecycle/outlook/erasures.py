@@ -22,9 +22,9 @@ from typing import NamedTuple
 import msgspec
 
 from lapse.base.errors import NOT_JSON, LapseError, StorageError, unreadable
+from lapse.base.extras import needed_for
 from lapse.lifecycle.erase.order import ORDER_FILE, Order, TopicOrder, load_order
 from lapse.lifecycle.erase.proof import GONE
-from lapse.lifecycle.erase.sign import BadSeal, unseal
 from lapse.log.lock import lock_holder
 
 ORDERS_MAX = 500
@@ -169,7 +169,7 @@ class Erasures:
                 return replace(empty, trouble=f"{folder / ORDER_FILE}: it is gone")
             proofs = self._proofs_of(folder)
             topics = tuple(_topic(part, proofs.get(part.topic, [])) for part in order.parts)
-            holder = lock_holder(folder)
+            holder = lock_holder(folder, follows_link=False)
         except LapseError as e:
             return replace(empty, trouble=str(e))
         except OSError as e:
@@ -291,6 +291,9 @@ class _Report(msgspec.Struct):
 
 
 def _proof(path: Path, size_bytes: int) -> Proof:
+    """Raises MissingExtra: a broker can do without what checks a signature, and says so."""
+    with needed_for("checking a proof of erasure"):
+        from lapse.lifecycle.erase.sign import BadSeal, unseal  # noqa: PLC0415
     try:
         sealed = unseal(_read(path, REPORT_BYTES_MAX), str(path))
         found = msgspec.json.decode(sealed.body, type=_Report)

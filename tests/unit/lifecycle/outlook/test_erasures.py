@@ -241,6 +241,20 @@ def test_one_that_is_too_large_is_told_where_to_take_it(
         Erasures(tmp_path, 1).proof("o/users.proof.json", "users")
 
 
+def test_who_cannot_check_a_signature_names_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker alone has no cryptography; it counts nothing as proven, and says why."""
+    folder = give(tmp_path / "o", NOW, None, part(values_proven_ms=NOW, proven_ms=NOW))
+    monkeypatch.delitem(sys.modules, "lapse.lifecycle.erase.sign")
+    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+    assert only(tmp_path).trouble == ""  # there is no proof to check
+    report(folder, "users", NOW)
+    found = only(tmp_path)
+    assert "pip install 'lapse[erase]'" in found.trouble
+    assert found.done_ms is None
+
+
 def test_a_report_that_was_changed_proves_nothing(tmp_path: Path) -> None:
     """Nothing is called gone because a file says so that is not as it was signed."""
     folder = give(tmp_path / "o", NOW, None, part(values_proven_ms=NOW, proven_ms=NOW))
