@@ -31,13 +31,8 @@ RULES = {
 IDS = [f"{section}-{n}" for section, numbers in RULES.items() for n in numbers]
 IDS += [f"L{n}" for n in range(1, 19)]
 
-# What is not there: replicas, and what only Kafka's cleaner threads have.
+# What is not there: what only Kafka's cleaner threads have.
 NOT_HERE = {
-    "D-9": "the low watermark over replicas",
-    "D-11": "what makes a waiting request be looked at again",
-    "D-12": "the log start travels with fetches",
-    "D-13": "a follower that is wholly below the leader's log start",
-    "D-14": "what the admin client retries",
     "C-8": "a change of settings restarts Kafka's cleaner threads",
     "V-3": "what Kafka does not tell",
 }

@@ -315,14 +315,18 @@ def test_groups_and_transactions_move_with_their_partitions(
 def test_deleted_records_are_gone_from_every_replica(
     tmp_path: Path, shared: ZooKeeperProcess
 ) -> None:
-    """KIP-107: the answer is the least log start of all, and comes once each has reached it."""
+    """KIP-107: the answer is the least log start of all, and comes once each has reached it.
+
+    D-11: a follower's fetch brings it, and not the end of the wait.
+    """
     with running(tmp_path, shared) as brokers:
         brokers.create("t")
         produced(brokers, "t", range(100))
         where = TopicPartition("t", 0, 60)
         admin = brokers.admin()
-        [done] = admin.delete_records([where], request_timeout=30).values()
-        assert done.result(30).low_watermark == 60
+        long = {"request_timeout": 600, "operation_timeout": 600}
+        [done] = admin.delete_records([where], **long).values()
+        assert done.result(60).low_watermark == 60
         kept = [
             (p.data / "t-0" / ".lapse" / "log-start").exists() for p in brokers.processes.values()
         ]
@@ -339,6 +343,35 @@ def test_deleted_records_are_gone_from_every_replica(
 
         brokers.until_ok(ask)
         assert found == [60]
+
+
+def test_who_waits_for_a_deletion_hears_of_another_leader(
+    tmp_path: Path, shared: ZooKeeperProcess
+) -> None:
+    """D-11: it has a dead replica to wait for, and another broker to ask."""
+    slow = {
+        "zookeeper.session.timeout.ms": "40000", "replica.lag.time.max.ms": "600000",
+        "leader.imbalance.check.interval.seconds": "300",
+    }  # fmt: skip
+    with running(tmp_path, shared, slow) as brokers:
+        admin = brokers.admin()
+        controls = admin.list_topics(timeout=30).controller_id  # it elects, so it stays alive
+        preferred, dead = sorted(brokers.processes.keys() - {controls})
+        brokers.create_at("t", preferred, controls, dead)
+        produced(brokers, "t", range(100))
+        brokers.processes[preferred].stop()
+        brokers.processes[preferred].start()
+        brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
+        assert brokers.leader("t") == controls
+        brokers.processes[dead].kill()
+        long = {"request_timeout": 600, "operation_timeout": 600}
+        [waits] = admin.delete_records([TopicPartition("t", 0, 60)], **long).values()
+        waiting = 'purgatorysize{delayedOperation="DeleteRecords"}'
+        brokers.until(lambda: metric(brokers.processes[controls], waiting) == 1, "it waits")
+        assert not waits.done()
+        brokers.until(lambda: elected(brokers) == "", "the election")
+        with pytest.raises(KafkaException, match="NOT_LEADER"):
+            waits.result(60)
 
 
 def test_who_is_not_counted_for_a_deletion_is_named(

@@ -143,6 +143,7 @@ async def test_a_silent_leader_times_out_for_its_own_partitions_only() -> None:
 
 
 async def test_who_does_not_lead_is_asked_no_more_and_the_leader_is() -> None:
+    """D-14."""
     some = peers({DeleteRecordsRequest: deletes()}, {DeleteRecordsRequest: deletes(6)})
     moved = metadata(dict(enumerate(some)), {"t": [0, 0]})
     some[0].script[MetadataRequest] = in_turn(some[0].script[MetadataRequest], moved)
@@ -156,7 +157,7 @@ async def test_who_does_not_lead_is_asked_no_more_and_the_leader_is() -> None:
 async def test_a_call_that_may_have_been_done_is_repeated_only_with_an_offset(
     before: int, calls: int
 ) -> None:
-    """-1 would delete what was appended since."""
+    """D-14; -1 would delete what was appended since."""
     (one,) = some = peers({})
     one.script[DeleteRecordsRequest] = in_turn(lambda _: HANG_UP, deletes())
     async with running_peers(*some), await Admin.open(one.address, 5000) as admin:

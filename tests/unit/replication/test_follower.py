@@ -71,6 +71,7 @@ def test_what_is_damaged_is_refused(directory: LogDirectory) -> None:
 def test_a_log_start_that_moved_moves_here_as_far_as_is_committed(
     directory: LogDirectory,
 ) -> None:
+    """D-12."""
     take(directory, Fetched(raw(0) + raw(3), 6, 4))
     assert log_of(directory).log_start_offset == 4
     take(directory, Fetched(b"", 6, 100))
@@ -204,6 +205,7 @@ def test_a_log_that_is_busy_is_not_waited_for(directory: LogDirectory) -> None:
 
 
 def test_who_is_wholly_below_the_leader_begins_anew(directory: LogDirectory) -> None:
+    """D-13."""
     take(directory, Fetched(raw(0), 3, 0))
     follower.start_over(TP, directory, 50)
     log = log_of(directory)

@@ -83,6 +83,7 @@ def test_who_joins_has_all_that_is_committed_and_all_of_earlier_epochs() -> None
 
 
 def test_the_low_watermark_is_of_who_is_alive_or_in_sync() -> None:
+    """D-9, and beyond it: who is in sync counts though it is dead."""
     replicas = leader((1, 2))
     replicas.fetched(2, 20, 5, 20, 1)
     starts = replicas.log_starts(9, frozenset({1, 2, 3}))
