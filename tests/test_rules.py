@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import links, rule_book
+from tools import docs_commands, links, rule_book
 from tools.rule_book import definitions, ids_in
 from tools.tidy import Repository
 
@@ -61,6 +61,10 @@ def test_the_book_tells_the_truth_about_tests(repo: Repository) -> None:
 
 def test_every_link_of_the_docs_leads_somewhere(repo: Repository) -> None:
     assert not list(links.broken(repo))
+
+
+def test_every_command_of_the_docs_is_one_that_there_is(repo: Repository) -> None:
+    assert not list(docs_commands.wrong(repo))
 
 
 def test_no_text_that_is_not_here_is_named(repo: Repository) -> None:
