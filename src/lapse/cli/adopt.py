@@ -19,7 +19,7 @@ from pathlib import Path
 
 from lapse.base.fs import RealFs
 from lapse.cli import options
-from lapse.cli.output import show_table
+from lapse.cli.tables import show_table
 from lapse.log.incomplete import refuse_incomplete
 from lapse.log.lock import LOCK, lock_file
 from lapse.metadata.adoption import Adoption, LeftOut, adopt, adoption_of, kafka_node

@@ -21,11 +21,12 @@ from lapse.base.config import TopicConfig
 from lapse.base.errors import ConfigError, LapseError
 from lapse.base.fs import Fs, RealFs, temporary_folder
 from lapse.base.ids import TopicPartition, random_id
+from lapse.base.sizes import size_text
 from lapse.cli import options
-from lapse.cli.output import show_table
 from lapse.cli.parser import Formatter
 from lapse.cli.quantities import byte_size, whole_number
 from lapse.cli.served_policies import policies_in
+from lapse.cli.tables import show_table
 from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.select import RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
@@ -190,7 +191,7 @@ def run(args: argparse.Namespace) -> int:
             continue
         logs = (args.logdir / str(partition)).glob("*.log")
         lines.append(_line(partition, costs, sum(path.stat().st_size for path in logs)))
-    show_table(lines, _COLUMNS, as_json=args.json)
+    show_table(lines, _COLUMNS, as_json=args.json, sentences={"outcome"})
     return 1 if any(line.finding for line in lines) else 0
 
 
@@ -248,6 +249,8 @@ _COLUMNS: dict[str, Callable[[Measured], str]] = {
     "wall s": lambda line: _seconds(line.wall_seconds_best),
     "log MB per CPU s": _speed,
     "records": lambda line: f"{line.records_read} → {line.records_written}",
-    "bytes read / written": lambda line: f"{line.bytes_read} / {line.bytes_written}",
+    "read / written": lambda line: (
+        f"{size_text(line.bytes_read)} / {size_text(line.bytes_written)}"
+    ),
     "outcome": lambda line: line.outcome,
 }

@@ -27,10 +27,12 @@ from lapse.base.errors import ConfigError, LapseError
 from lapse.base.extras import needed_for
 from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
+from lapse.base.sizes import size_text
 from lapse.cli import options
 from lapse.cli.confirm import add_yes, agreed, listed
-from lapse.cli.output import progress_bar, say_starting, show_table
+from lapse.cli.output import progress_bar, say_starting
 from lapse.cli.quantities import byte_size, whole_number
+from lapse.cli.tables import show_table
 from lapse.cli.task_memory import memory_of
 from lapse.lifecycle.clock_guard import TOOL, ClockGuard
 from lapse.lifecycle.decide.clock import ClockVerdict, judge_clock
@@ -158,7 +160,12 @@ def run(args: argparse.Namespace) -> int:
         if args.to is None and not agreed(_question(args.logdir, due), yes=args.yes):
             return 1
         lines += _clean_there({p: configs[p] for p in due}, job)
-    show_table(sorted(lines, key=lambda line: line.partition), _COLUMNS, as_json=args.json)
+    show_table(
+        sorted(lines, key=lambda line: line.partition),
+        _COLUMNS,
+        as_json=args.json,
+        sentences={"outcome"},
+    )
     return 1 if any(line.finding for line in lines) else 0
 
 
@@ -476,7 +483,9 @@ _COLUMNS: dict[str, Callable[[Cleaned], str]] = {
     "partition": lambda line: line.partition,
     "first dirty": _moved,
     "records": lambda line: f"{line.records_read} → {line.records_written}",
-    "bytes read / written": lambda line: f"{line.bytes_read} / {line.bytes_written}",
+    "read / written": lambda line: (
+        f"{size_text(line.bytes_read)} / {size_text(line.bytes_written)}"
+    ),
     "per dirty byte": _ratio,
     "outcome": lambda line: line.outcome,
 }

@@ -36,7 +36,7 @@ from lapse.broker.access.authentication import check_entrance, http_certificates
 from lapse.broker.access.listeners import kafka_listeners
 from lapse.broker.node import Node
 from lapse.cli.config_running import add_running_verbs, run_at_brokers
-from lapse.cli.remote import print_table
+from lapse.cli.tables import print_table
 from lapse.log.env import LogEnv
 
 WRONG, NOTE = "wrong", "note"

@@ -12,7 +12,8 @@ from lapse.base.errors import ConfigError
 from lapse.base.nearest import did_you_mean
 from lapse.base.setting import INT_MAX
 from lapse.cli.quantities import whole_number
-from lapse.cli.remote import Connection, add_remote, connection, print_rows, settings_given
+from lapse.cli.remote import Connection, add_remote, connection, settings_given
+from lapse.cli.tables import print_rows
 from lapse.client.admin import Admin
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.settings import ALL_BROKERS, BROKER, ConfigChange, Operation, Resource

@@ -29,9 +29,10 @@ from lapse.base.config import TopicConfig, topic_config
 from lapse.base.errors import ConfigError, CorruptData, LapseError, LockHeld, StorageError
 from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
+from lapse.base.sizes import size_text
 from lapse.cli import options
-from lapse.cli.output import show_table
 from lapse.cli.served_policies import policies_in
+from lapse.cli.tables import show_table
 from lapse.lifecycle.owner.recovery import finish_rounds
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
@@ -111,10 +112,11 @@ def _to_kafka(args: argparse.Namespace) -> int:
             "partition": lambda line: line.partition,
             "segments": lambda line: f"{line.segments}, {line.segments_rewritten} rewritten",
             "tombstones nulled": lambda line: str(line.tombstones_nulled),
-            "bytes": lambda line: str(line.bytes_written),
+            "written": lambda line: size_text(line.bytes_written),
             "outcome": lambda line: line.outcome,
         },
         as_json=args.json,
+        sentences={"outcome"},
     )
     return 0 if all(line.outcome == _DONE for line in lines) else 1
 
@@ -173,11 +175,12 @@ def _to_v2(args: argparse.Namespace) -> int:
         {
             "partition": lambda line: line.partition,
             "segments rewritten": lambda line: str(line.segments_rewritten),
-            "bytes read": lambda line: str(line.bytes_read),
-            "bytes written": lambda line: str(line.bytes_written),
+            "read": lambda line: size_text(line.bytes_read),
+            "written": lambda line: size_text(line.bytes_written),
             "outcome": lambda line: line.outcome,
         },
         as_json=args.json,
+        sentences={"outcome"},
     )
     return 0 if all(line.outcome in {_DONE, _NOTHING_OLD} for line in lines) else 1
 

@@ -25,7 +25,8 @@ from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.cli import options
 from lapse.cli.output import count_bar, say_starting
-from lapse.cli.remote import client_properties, print_rows
+from lapse.cli.remote import client_properties
+from lapse.cli.tables import print_rows
 from lapse.records.layout import Codec
 from lapse.spark.source.progress import CheckpointError, read_checkpoint
 

@@ -18,7 +18,8 @@ from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import ConfigError, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.cli.confirm import add_yes, agreed, listed
-from lapse.cli.remote import add_remote, connection, print_rows, request_timeout_ms
+from lapse.cli.remote import add_remote, connection, request_timeout_ms
+from lapse.cli.tables import print_rows
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.connection import ConnectionLost
 from lapse.client.login import Login
@@ -177,7 +178,7 @@ def _print(outcomes: Sequence[ConsumedResult], task: Task) -> None:
     if rows:
         goes = "would delete up to" if task.wish.dry_run else "deleted up to"
         header = ["partition", "low watermark", *rows[0]["consumers"], goes, "blocked by"]
-        print_rows(rows, header, _cells, as_json=task.as_json)
+        print_rows(rows, header, _cells, as_json=task.as_json, sentences=header[-1:])
 
 
 def _row(outcome: ConsumedResult, *, dry_run: bool) -> dict[str, Any]:

@@ -21,10 +21,12 @@ from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError, CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.base.setting import INT_MAX, LONG_MAX
+from lapse.base.sizes import size_text
 from lapse.base.typed import EPOCH, moment_of
 from lapse.cli.confirm import add_yes, agreed
 from lapse.cli.quantities import moment_text
-from lapse.cli.remote import add_remote, connection, print_rows, request_timeout_ms
+from lapse.cli.remote import add_remote, connection, request_timeout_ms
+from lapse.cli.tables import print_rows
 from lapse.client.admin import Admin
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.deletion import Before, delete_records_before
@@ -131,7 +133,13 @@ def run(args: argparse.Namespace) -> int:
         return 1
     results = asyncio.run(_delete(task, force=args.force))
     rows = [_row(where, result) for where, result in sorted(results.items())]
-    print_rows(rows, ["partition", "low watermark", "error"], _cells, as_json=args.json)
+    print_rows(
+        rows,
+        ["partition", "low watermark", "error"],
+        _cells,
+        as_json=args.json,
+        sentences={"error"},
+    )
     return _FINDING if any(result.error for result in results.values()) else _DONE
 
 
@@ -284,7 +292,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 
 _DRY_HEADER = (
-    "partition", "low watermark", "would delete up to", "records", "bytes", "segments",
+    "partition", "low watermark", "would delete up to", "records", "size", "segments",
     "from", "to", "yet to be read by",
 )  # fmt: skip
 
@@ -293,7 +301,7 @@ def _print_dry(
     looked: Mapping[TopicPartition, tuple[Judged, Extent | None]], args: argparse.Namespace
 ) -> int:
     rows = [_dry_row(where, *found) for where, found in looked.items()]
-    print_rows(rows, _DRY_HEADER, _dry_cells, as_json=args.json)
+    print_rows(rows, _DRY_HEADER, _dry_cells, as_json=args.json, sentences=_DRY_HEADER[-1:])
     asks_groups = args.before_time is not None and not args.force
     held = any(row["error"] or (asks_groups and row["groups"]) for row in rows)
     return _FINDING if held else _DONE
@@ -325,12 +333,14 @@ def _dry_cells(row: Mapping[str, Any]) -> list[str]:
     if row["error"]:
         return [name, *["-"] * 7, row["message"]]
     until = row["delete_before"]
-    counts = [row[key] for key in ("records", "bytes", "segments")]
     return [
         name,
         str(row["low_watermark"]),
         "nothing" if until is None else str(until),
-        *("?" if count is None else str(count) for count in counts),
+        *(
+            "?" if row[key] is None else text(row[key])
+            for key, text in (("records", str), ("bytes", size_text), ("segments", str))
+        ),
         *(
             "-" if row[key] is None else moment_text(row[key])
             for key in ("first_time", "last_time")

@@ -28,7 +28,9 @@ import msgspec
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import ConfigError, LapseError
 from lapse.base.extras import EXTRA_OF
-from lapse.cli.remote import BOOTSTRAP_DEFAULT, Connection, add_remote, connection, print_table
+from lapse.base.sizes import size_text
+from lapse.cli.remote import BOOTSTRAP_DEFAULT, Connection, add_remote, connection
+from lapse.cli.tables import print_table
 from lapse.client.admin import Admin
 from lapse.client.connection import ConnectionLost
 from lapse.kernels.jit import cache_dir
@@ -185,7 +187,7 @@ def wall_clock(clock: Clock) -> Finding:
 def space(data: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage) -> Finding:
     """A round needs room for what it rewrites."""
     total, _, free = usage(data)
-    said = f"{free >> 20} MiB of {total >> 20} are free at {data}"
+    said = f"{size_text(free)} of {size_text(total)} are free at {data}"
     if free < max(FREE_BYTES_MIN, int(FREE_SHARE_MIN * total)):
         return Finding("space", WRONG, said, f"lapse plan {data}")
     return Finding("space", OK, said)

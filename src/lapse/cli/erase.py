@@ -30,7 +30,7 @@ from lapse.base.ids import check_topic_name
 from lapse.base.times import after_ms, duration
 from lapse.cli import options
 from lapse.cli.confirm import add_yes, agreed, listed
-from lapse.cli.output import progress_bar, show_table
+from lapse.cli.output import progress_bar
 from lapse.cli.prove_erased import (
     EXIT_CODES,
     add_tables,
@@ -40,7 +40,8 @@ from lapse.cli.prove_erased import (
     say_key,
     signing_key,
 )
-from lapse.cli.remote import add_remote, connection, print_table
+from lapse.cli.remote import add_remote, connection
+from lapse.cli.tables import print_table, show_table
 from lapse.lifecycle.erase import served, sign
 from lapse.lifecycle.erase.drive import Erasure, Look, Places, Target, given
 from lapse.lifecycle.erase.order import (

@@ -25,7 +25,8 @@ from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.cli import options, remote
-from lapse.cli.output import count_bar, say_starting, show_table
+from lapse.cli.output import count_bar, say_starting
+from lapse.cli.tables import show_table
 
 if TYPE_CHECKING:
     from lapse.spark.export.look import SourceTopic
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         "files": lambda line: f"{line.files}, {line.files_removed} removed",
         "looked at all, since": lambda line: line.why or "-",
     }
-    show_table([done], columns, as_json=args.json)
+    show_table([done], columns, as_json=args.json, sentences={"looked at all, since"})
     return 0
 
 

@@ -21,7 +21,8 @@ from lapse.base.nearest import did_you_mean
 from lapse.base.readable import readable_text
 from lapse.base.times import duration
 from lapse.cli.confirm import add_yes, agreed, listed
-from lapse.cli.remote import add_remote, connection, print_rows
+from lapse.cli.remote import add_remote, connection
+from lapse.cli.tables import print_rows
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.groups import delete_groups, group_ids, group_offsets
 from lapse.client.lags import ends_of, first_unread_ms, lag_of

@@ -20,7 +20,7 @@ from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import RealFs
 from lapse.cli import options
-from lapse.cli.output import show_table
+from lapse.cli.tables import show_table
 from lapse.log.checkpoints import read_meta
 from lapse.log.lock import LOCK, lock_file
 from lapse.metadata.membership import was_joined

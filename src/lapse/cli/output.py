@@ -1,14 +1,13 @@
-"""Tables for people, JSON lines for scripts, a progress bar for long work."""
+"""What who waits at a terminal sees of long work."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Protocol
 
-import msgspec
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -18,7 +17,6 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
 from lapse.base.clock import Clock
 from lapse.cli.confirm import is_terminal
@@ -26,23 +24,6 @@ from lapse.lifecycle.round.progress import OnProgress
 from lapse.lifecycle.round.progress import Progress as RoundProgress
 
 SHOW_AFTER_SECONDS = 2.0
-
-Columns = Mapping[str, Callable[[Any], str]]
-
-
-def show_table(rows: Sequence[Any], columns: Columns, *, as_json: bool) -> None:
-    """Rows as JSON lines (all fields) or as an aligned table (the columns)."""
-    if as_json:
-        for row in rows:
-            sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(cell(row) for cell in columns.values()))
-    width = None if sys.stdout.isatty() else 200
-    Console(file=sys.stdout, width=width, highlight=False, markup=False).print(table)
 
 
 def say_starting() -> None:

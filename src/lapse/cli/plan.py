@@ -25,12 +25,14 @@ from pathlib import Path
 from lapse.base.clock import SystemClock
 from lapse.base.errors import LapseError, StorageError, os_error, unreadable
 from lapse.base.ids import TopicPartition
+from lapse.base.sizes import size_text
 from lapse.cli import options
 from lapse.cli.asked import SILENT, ask_brokers, refuse_beside, require_address
-from lapse.cli.output import progress_bar, show_table
+from lapse.cli.output import progress_bar
 from lapse.cli.plan_count import count
 from lapse.cli.quantities import byte_size, whole_number
 from lapse.cli.served_policies import policies_in
+from lapse.cli.tables import show_table
 from lapse.lifecycle.decide.select import Decision
 from lapse.lifecycle.outlook.memory import memory_here
 from lapse.lifecycle.outlook.plan import (
@@ -95,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     if args.count:
         lines = _counted(lines, [decision for _, decision in found], memory)
         columns["would go, and cost"] = _would_text
-    show_table(lines, columns, as_json=args.json)
+    show_table(lines, columns, as_json=args.json, sentences=_SENTENCES)
     return 1 if any(line.finding for line in lines) else 0
 
 
@@ -112,7 +114,8 @@ def _run_on_brokers(args: argparse.Namespace) -> int:
     ]
     lines.sort(key=lambda line: (line.partition, line.broker or 0))
     columns = {"partition": _partition_text, "broker": lambda line: str(line.broker), **_COLUMNS}
-    show_table(lines, {k: v for k, v in columns.items() if k != "keys, map"}, as_json=args.json)
+    del columns["keys, map"]
+    show_table(lines, columns, as_json=args.json, sentences=_SENTENCES)
     return 1 if any(line.finding for line in lines) else 0
 
 
@@ -172,7 +175,7 @@ def _would_text(line: PlanLine) -> str:
     would = line.would
     went = ", ".join(f"{n} {reason}" for reason, n in would.removed.items()) or "nothing"
     return (
-        f"{went}; reads {would.bytes_read}, writes {would.bytes_written} bytes, "
+        f"{went}; reads {size_text(would.bytes_read)}, writes {size_text(would.bytes_written)}, "
         f"{would.segments_before} segments → {would.segments_after}"
     )
 
@@ -227,7 +230,7 @@ def with_keys(line: PlanLine, decision: Decision | None, memory: MapMemory) -> P
 def _keys_text(line: PlanLine) -> str:
     if line.keys is None or line.map_bytes is None:
         return "-"
-    return f"~{line.keys}, {max(line.map_bytes >> 10, 1)} KiB"
+    return f"~{line.keys}, {size_text(line.map_bytes)}"
 
 
 def _partition_text(line: PlanLine) -> str:
@@ -239,6 +242,7 @@ _COLUMNS: dict[str, Callable[[PlanLine], str]] = {
     "dirty ratio": lambda line: "-" if line.dirty_ratio is None else f"{line.dirty_ratio:.2f}",
     "keys, map": _keys_text,
     "plan": lambda line: line.plan or "-",
-    "to read": lambda line: str(line.bytes_to_read) if line.due else "-",
+    "to read": lambda line: size_text(line.bytes_to_read) if line.due else "-",
     "what holds it": _held_text,
 }
+_SENTENCES = {"what holds it", "would go, and cost"}

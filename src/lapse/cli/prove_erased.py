@@ -31,8 +31,9 @@ from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.base.setting import INT_MAX
 from lapse.cli import options
-from lapse.cli.output import progress_bar, say_starting, show_table
+from lapse.cli.output import progress_bar, say_starting
 from lapse.cli.quantities import whole_number
+from lapse.cli.tables import show_table
 from lapse.lifecycle.erase import sign
 from lapse.lifecycle.erase.check import Checked, check
 from lapse.lifecycle.erase.findings import Count

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.properties import read_properties
@@ -101,26 +99,3 @@ def settings_given(pairs: Iterable[str]) -> dict[str, str]:
             raise ConfigError(f"--config {pair}: allowed is KEY=VALUE")
         given[key] = value
     return given
-
-
-def print_rows(
-    rows: Sequence[Mapping[str, Any]],
-    header: Sequence[str],
-    cells: Callable[[Mapping[str, Any]], Sequence[str]],
-    *,
-    as_json: bool,
-) -> None:
-    """One JSON object a line, or a table of the cells of each."""
-    if not as_json:
-        print_table([header, *map(cells, rows)])
-        return
-    for row in rows:
-        print(json.dumps(row))
-
-
-def print_table(lines: Sequence[Sequence[str]]) -> None:
-    """Aligned columns; the first line is the header."""
-    widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
-    for line in lines:
-        cells = (text.ljust(width) for text, width in zip(line, widths, strict=True))
-        print("  ".join(cells).rstrip())

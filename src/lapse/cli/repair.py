@@ -45,7 +45,7 @@ from lapse.base.errors import LapseError, StorageError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
-from lapse.cli.output import show_table
+from lapse.cli.tables import show_table
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.log.repair import Choice, Finding, decide, look
@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
         "outcome": lambda line: line.error or line.outcome or "-",
     }
     if lines or args.json:
-        show_table(lines, columns, as_json=args.json)
+        show_table(lines, columns, as_json=args.json, sentences={"what is wrong", "outcome"})
     else:
         print("nothing is missing")
     left = any(line.outcome is None or line.error for line in lines)

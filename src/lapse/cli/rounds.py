@@ -20,11 +20,12 @@ import msgspec
 from lapse.base.clock import Clock, SystemClock, time_text
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import RealFs
+from lapse.base.sizes import size_text
 from lapse.base.times import after_ms
 from lapse.base.typed import duration_ms
 from lapse.cli import options
 from lapse.cli.asked import ask_brokers, require_address
-from lapse.cli.output import show_table
+from lapse.cli.tables import show_table
 from lapse.lifecycle.round.progress import LogProgress
 from lapse.lifecycle.status import pauses, wishes
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause_text
@@ -175,12 +176,8 @@ def _what(pause: Pause) -> str:
 def _far(service: ServiceProgress) -> Iterator[str]:
     if service.bytes_total:
         done, total = service.bytes_done, service.bytes_total
-        text = f"{_mebibytes(done)} of {_mebibytes(total)} MiB, {100 * done // total} %"
+        text = f"{size_text(done)} of {size_text(total)}, {100 * done // total} %"
         yield text + (f", done about {time_text(service.eta_ms)}" if service.eta_ms else "")
-
-
-def _mebibytes(n_bytes: int) -> str:
-    return f"{n_bytes / (1 << 20):.1f}"
 
 
 def _percent(line: LogProgress) -> str:
@@ -190,8 +187,8 @@ def _percent(line: LogProgress) -> str:
 _COLUMNS: dict[str, Callable[[LogProgress], str]] = {
     "log": lambda line: line.log,
     "round": lambda line: line.round_id,
-    "MiB done": lambda line: _mebibytes(line.bytes_done),
-    "of": lambda line: _mebibytes(line.bytes_total),
+    "done": lambda line: size_text(line.bytes_done),
+    "of": lambda line: size_text(line.bytes_total),
     "": _percent,
 }
 

@@ -13,7 +13,8 @@ from lapse.base.nearest import did_you_mean
 from lapse.base.setting import INT_MAX
 from lapse.cli.confirm import add_yes, agreed
 from lapse.cli.quantities import whole_number
-from lapse.cli.remote import add_remote, connection, print_rows, settings_given
+from lapse.cli.remote import add_remote, connection, settings_given
+from lapse.cli.tables import print_rows
 from lapse.client.admin import DEFAULT, Admin
 from lapse.client.settings import (
     FROM_TOPIC,

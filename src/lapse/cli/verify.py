@@ -28,8 +28,9 @@ from lapse.base.config import broker_config
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
-from lapse.cli.output import progress_bar, show_table
+from lapse.cli.output import progress_bar
 from lapse.cli.quantities import whole_number
+from lapse.cli.tables import show_table
 from lapse.lifecycle.round.progress import Progress
 from lapse.lifecycle.verify.chain import Chain
 from lapse.lifecycle.verify.check import Pass, Verdict, verify
@@ -68,8 +69,8 @@ def run(args: argparse.Namespace) -> int:
     chains, unsettled = _chains(args, logs, times)
     verdicts = list(_verdicts(chains, clock))
     (_show_json if args.json else _show)(verdicts)
-    for name, side in alone:
-        print(f"lapse: {name} is not on all sides, but in {side}: not checked", file=sys.stderr)
+    for said in _not_checked(alone):
+        print(f"lapse: {said}", file=sys.stderr)
     for why in unsettled:
         print(f"lapse: {why}: judged as a log of unknown settings", file=sys.stderr)
     return 0 if all(v.is_fine for _, v in verdicts) and not unsettled else 1
@@ -88,6 +89,17 @@ def _times(args: argparse.Namespace, clock: Clock) -> list[int]:
 
 
 Sides = Sequence[Path]
+_NAMED_MAX = 5  # logs in one line
+
+
+def _not_checked(alone: Sequence[tuple[str, Path]]) -> Iterator[str]:
+    """One line a side: a copy may have few logs of very many."""
+    for side in dict.fromkeys(side for _, side in alone):
+        names = [name for name, where in alone if where == side]
+        more = len(names) - _NAMED_MAX
+        listed = ", ".join(names[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+        is_one = len(names) == 1
+        yield (f"{listed} {'is' if is_one else 'are'} not on all sides, but in {side}: not checked")
 
 
 def _logs_of(
@@ -197,7 +209,7 @@ def _show(verdicts: Sequence[Numbered]) -> None:
             "": lambda f: "warning" if f[1].level is Level.WARNING else "error",
             "finding": lambda f: f[1].text,
         }
-        show_table(findings, columns, as_json=False)
+        show_table(findings, columns, as_json=False, sentences={"finding"})
     show_table(
         verdicts,
         {
@@ -209,6 +221,7 @@ def _show(verdicts: Sequence[Numbered]) -> None:
             "verdict": lambda v: _verdict_text(v[1]),
         },
         as_json=False,
+        sentences={"went"},
     )
 
 

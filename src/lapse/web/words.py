@@ -7,20 +7,15 @@ from datetime import UTC, datetime
 
 from lapse.base.clock import time_text
 from lapse.base.readable import readable, readable_text
+from lapse.base.sizes import size_text
 from lapse.base.times import FOREVER_MS, duration
 
 SHOWN_BYTES_MAX = 512  # of a key or a value
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def size(n_bytes: float | None) -> str:
     """`1.2 GiB`; a dash for what is not known."""
-    if n_bytes is None:
-        return "–"
-    value, unit = float(n_bytes), 0
-    while abs(value) >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.0f} {_UNITS[unit]}" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+    return "–" if n_bytes is None else size_text(n_bytes)
 
 
 def count(number: int | None) -> str:

@@ -74,7 +74,7 @@ def test_plan_can_do_without_the_keys(logdir: Path, capsys: pytest.CaptureFixtur
 def test_the_table_tells_keys_and_map(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(logdir), "-c", "cleanup.policy=compact",
                  "-c", "min.cleanable.dirty.ratio=0.01"]) == 0  # fmt: skip
-    assert "~3, 256 KiB" in capsys.readouterr().out
+    assert "~3, 256.0 KiB" in capsys.readouterr().out
 
 
 def test_clean_has_summaries_made_and_rounds_follow(

@@ -1,4 +1,4 @@
-"""Options of commands that talk to a broker, and their tables."""
+"""Options of commands that talk to a broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from lapse.cli.remote import (
     client_properties,
     config_file,
     connection,
-    print_table,
     request_timeout_ms,
 )
 
@@ -70,8 +69,3 @@ def test_timeouts() -> None:
     for text in ("0", "-1", "soon", str(1 << 31)):
         with pytest.raises(ConfigError, match=f"request.timeout.ms={text}: allowed"):
             request_timeout_ms({"request.timeout.ms": text})
-
-
-def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table([["partition", "at"], ["t-0", "12345"], ["long-name-7", ""]])
-    assert capsys.readouterr().out == "partition    at\nt-0          12345\nlong-name-7\n"

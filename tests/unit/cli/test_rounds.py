@@ -62,11 +62,11 @@ def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = text.splitlines()
     assert code == 0
     assert lines[0] == "running: a-0, b-0"
-    assert lines[1].startswith("3.0 of 12.0 MiB, 25 %, done about 20")
+    assert lines[1].startswith("3.0 MiB of 12.0 MiB, 25 %, done about 20")
     assert lines[2] == "2 logs have a round, 1 wait for one"
     assert lines[3].startswith("d-0 is left alone until 20")
     assert lines[3].endswith(": no luck")
-    assert lines[-1].split() == ["a-0", "r1", "1.0", "4.0", "25", "%"]
+    assert lines[-1].split() == ["a-0", "r1", "1.0", "MiB", "4.0", "MiB", "25", "%"]
 
 
 def test_show_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

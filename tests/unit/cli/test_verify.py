@@ -60,6 +60,25 @@ def test_one_log_of_a_directory_or_by_itself(
     assert "37 → 4" in told
 
 
+def test_what_only_some_sides_have_is_one_line_of_each(
+    sides: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = sides
+    for n in range(7):
+        shutil.copytree(before / "b-0", before / f"c-{n}")
+    shutil.copytree(before / "b-0", after / "d-0")
+    verify_words = ["verify", "--before", before, "--after", after]
+    capsys.readouterr()
+    assert main([str(word) for word in verify_words]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"lapse: {names} not on all sides, but in {where}: not checked"
+        for names, where in (
+            ("c-0, c-1, c-2, c-3, c-4 and 2 more are", before),
+            ("d-0 is", after),
+        )
+    ]
+
+
 def test_a_finding_ends_it_with_1(
     sides: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

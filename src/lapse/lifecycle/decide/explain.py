@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 from lapse.base.config import LONG_MAX
-from lapse.base.times import after_ms
+from lapse.base.sizes import size_text
+from lapse.base.times import after_ms, duration
 from lapse.lifecycle.decide.bounds import Bound, bad_segment, readable, record_age_from
 from lapse.lifecycle.decide.clock import ClockVerdict, clock_text
 from lapse.lifecycle.decide.horizon import pending_removal, removal_due_ms
@@ -126,9 +127,9 @@ def _because(d: Decision, due: Due) -> str:
     if due is Due.RATIO:
         return _ratio_text(d, "is above")
     if due is Due.MAX_LAG:
-        return f"records are {d.delay_ms} ms past max.compaction.lag.ms"
+        return f"records are {duration(d.delay_ms)} past max.compaction.lag.ms"
     if due is Due.HORIZON:
-        return f"{d.removal.bytes} bytes of batches whose tombstones have expired"
+        return f"{size_text(d.removal.bytes)} of batches whose tombstones have expired"
     if due is Due.DELETED:
         return f"records below {d.info.facts.log_start_offset} were deleted and are still in a file"
     return str(due.value)
@@ -221,7 +222,7 @@ def _active(d: Decision) -> Explanation:
         first_ms = -1 if active.summary is None else active.summary.append_first_ms
         jitter = jitter_of(facts.partition, active.base_offset)
         rolled_ms = roll_due_ms(ActiveSegment(first_ms, active.size, jitter), config)
-        text = f"all that is dirty is in the active segment ({active.size} bytes)"
+        text = f"all that is dirty is in the active segment ({size_text(active.size)})"
         return Explanation(text, rolled_ms, "active-segment")
     return _clean(d)
 

@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.fs import Fs, RealFs
+from lapse.base.sizes import size_text
 from lapse.lifecycle.round.engine import NO_ATTEMPT, EngineLost, failed
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.progress import (
@@ -339,7 +340,7 @@ def _described(doing: str, names: Sequence[str], n_bytes: int) -> str:
     some = ", ".join(names[:_NAMED_LOGS_MAX])
     more = len(names) - _NAMED_LOGS_MAX
     logs = f"{some} and {more} more" if more > 0 else some
-    return f"{doing} {logs}: {n_bytes / (1 << 20):.1f} MiB"
+    return f"{doing} {logs}: {size_text(n_bytes)}"
 
 
 def _reason(error: BaseException) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 
 from lapse.base.clock import Clock
 from lapse.base.fs import Fs
+from lapse.base.sizes import size_text
 from lapse.lifecycle.round.engine import failed
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.progress import work_bytes
@@ -152,8 +153,8 @@ def _place_of(request: Any) -> str:
 
 def describe_stage(plan: RoundPlan, job: Job) -> str:
     """What a Spark page or log calls the job."""
-    mebibytes = plan.bytes_to_read / (1 << 20)
+    size = size_text(plan.bytes_to_read)
     what = f"{len(job.requests)} {_OF[job.stage]}"
     if job.stage is Stage.MERGE and plan.split is not None:
         what = f"{plan.split.ranges} {_OF[job.stage]}"
-    return f"cleaning {plan.name}, split: {_DOING[job.stage]} {what}, {mebibytes:.1f} MiB in all"
+    return f"cleaning {plan.name}, split: {_DOING[job.stage]} {what}, {size} in all"

@@ -46,7 +46,7 @@ BAD = BadRange(10, 15, 77, "checksum does not match", THEN, 3, NOW + 50)
          "unknown codec 7 at offset 3"),
         (DIRTY, {}, "due", None, "due: dirty ratio 1.00 is above min.cleanable.dirty.ratio 0.5"),
         (log([segment(0, append_first_ms=NOW - 300)]), {"segment_ms": 1000}, "active-segment",
-         NOW + 700, "all that is dirty is in the active segment (100 bytes)"),
+         NOW + 700, "all that is dirty is in the active segment (100 B)"),
         (log([segment(0)]), {"lapse_roll_time": "record"}, "active-segment", None, "active"),
         (log([segment(0), segment(10)], last_stable_offset=3), {}, "open-transaction", None,
          "an open transaction holds the log from 3 on"),

@@ -12,6 +12,7 @@ import pytest
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
+from lapse.base.sizes import size_text
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.progress import PROGRESS_FILE, work_bytes
 from lapse.lifecycle.round.split.drive import run_split_here
@@ -170,11 +171,12 @@ def test_what_a_job_is_called(plan: RoundPlan) -> None:
     driver = Driver(plan)
     driver.until(None)
     names = [describe_stage(plan, job) for job in driver.jobs]
+    size = size_text(plan.bytes_to_read)
     assert names == [
-        "cleaning t-0, split: scanning 4 segments, 0.0 MiB in all",
-        "cleaning t-0, split: merging 3 hash ranges, 0.0 MiB in all",
-        "cleaning t-0, split: judging 4 segments, 0.0 MiB in all",
-        "cleaning t-0, split: rewriting 3 groups, 0.0 MiB in all",
+        f"cleaning t-0, split: scanning 4 segments, {size} in all",
+        f"cleaning t-0, split: merging 3 hash ranges, {size} in all",
+        f"cleaning t-0, split: judging 4 segments, {size} in all",
+        f"cleaning t-0, split: rewriting 3 groups, {size} in all",
     ]
 
 
