@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from lapse.base.errors import NOT_JSON, StorageError
+from lapse.base.sizes import size_text
 from lapse.lifecycle.erase.findings import BATCHES, RAW, ROWS, Count, Findings, by_target
 from lapse.lifecycle.erase.places import UNKNOWN_BROKER
 from lapse.lifecycle.erase.replicas import ReplicaFindings
@@ -264,6 +265,6 @@ def looked_through(replicas: Iterable[ReplicaFindings]) -> str:
     regions = sum(len(f.regions) + f.regions_more for f in files)
     raw = sum(f.kind == RAW and f.problem is None for f in files)
     return (
-        f"{len(files)} files, {n_bytes} bytes read: {records} records in {batches} batches; "
+        f"{len(files)} files, {size_text(n_bytes)} read: {records} records in {batches} batches; "
         f"{regions} places that are no batches, searched raw, {raw} files of nothing else"
     )
