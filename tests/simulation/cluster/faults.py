@@ -14,6 +14,7 @@ from pathlib import Path
 from lapse.base.errors import LapseError
 from lapse.cli.main import main
 from lapse.client.connection import BrokerConnection
+from lapse.log.checkpoints import META_PROPERTIES
 from lapse.log.segment import LOG
 from lapse.wire.schema.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -124,25 +125,47 @@ async def damaged(world: World) -> None:
     async with _losing_a_disk(world) as one:
         if one is not None:
             one.kill()
-            _flip_a_bit(world, one, lambda path: path.suffix != LOG)
+            flipped = _flip_a_bit(world, one, lambda path: path.suffix != LOG)
             one.start()
             if not await _replaced_if_need_be(world, one):
                 world.to_be_replaced.append(one)
+                if flipped is not None and flipped[0].name == META_PROPERTIES:
+                    world.to_be_righted.append((one, *flipped))
             await passes(SESSION_MS / 1000)
 
 
-def _flip_a_bit(world: World, one: Machine, is_meant: Callable[[Path], bool]) -> None:
+def _flip_a_bit(
+    world: World, one: Machine, is_meant: Callable[[Path], bool]
+) -> tuple[Path, int] | None:
+    """Of which file, and the number of the bit."""
     files = sorted(p for p in one.path.rglob("*") if p.is_file() and is_meant(p))
     some = [p for p in files if p.stat().st_size]
     if not some:  # all was deleted, or its disk is a new one
         world.tell(f"{one.name}: no bit of it is another one")
-        return
+        return None
     path = world.draw.choice(some)
+    at = world.draw.randrange(path.stat().st_size * 8)
+    _flip(path, at)
+    world.tell(f"{one.name}: bit {at} of {path.relative_to(one.path)} is another one")
+    return path, at
+
+
+def _flip(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
-    at = world.draw.randrange(len(data) * 8)
     data[at // 8] ^= 1 << at % 8
     path.write_bytes(data)
-    world.tell(f"{one.name}: bit {at} of {path.relative_to(one.path)} is another one")
+
+
+async def _righted_if_need_be(world: World, one: Machine, path: Path, at: int) -> None:
+    """The broker has said what must stand there, and a person writes that."""
+    if world.is_whole():
+        return
+    world.tell(f"{one.name}: {path.relative_to(one.path)} is what it was")
+    one.kill()
+    with contextlib.suppress(FileNotFoundError):  # its disk is a new one
+        _flip(path, at)
+    one.start()
+    await _is_whole_soon(world)
 
 
 async def damaged_records(world: World) -> None:
@@ -340,3 +363,5 @@ async def befall(world: World, count: int) -> None:
         await _is_whole_soon(world)
     for one in world.to_be_replaced:
         await _replaced_if_need_be(world, one)
+    for one, path, at in world.to_be_righted:
+        await _righted_if_need_be(world, one, path, at)

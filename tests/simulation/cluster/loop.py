@@ -139,6 +139,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.set_task_factory(_known_task)
         self.unexpected: list[str] = []
         self._known_transports: list[tuple[Process | None, Any]] = []
+        self._made: weakref.WeakSet[Any] = weakref.WeakSet()  # transports, while somebody has them
         self._known_pieces: list[tuple[Process | None, _Piece]] = []
         self._graveyard: list[Any] = []  # so that no `finally` of the dead runs before the end
 
@@ -254,13 +255,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._known_pieces = [one for one in self._known_pieces if one[0] is not process]
 
     def bury(self) -> None:
-        """Let go of all that was the dead ones'."""
+        """Let go of all that was the dead ones'.
+
+        Who keeps a record of a log, with its exception and that one's frames, keeps connections.
+        """
         self._graveyard.clear()
+        for transport in list(self._made):
+            if transport._sock is not None:
+                transport._sock.close()
+                transport._sock = None
 
     def _make_socket_transport(self, sock: socket.socket, *args: Any, **kwargs: Any) -> Any:
         transport = super()._make_socket_transport(sock, *args, **kwargs)  # type: ignore[misc]
         self._known_transports = [one for one in self._known_transports if one[1]._sock is not None]
         self._known_transports.append((running(), transport))
+        self._made.add(transport)
         return transport
 
 

@@ -190,6 +190,7 @@ class World:
         self.answers_lost = 0.0  # how often the ensemble's answer to a commit gets lost
         self.nobody_stops = False
         self.to_be_replaced: list[Machine] = []  # whose disks are damaged, once others have all
+        self.to_be_righted: list[tuple[Machine, Path, int]] = []  # whose meta.properties is damaged
         self.to_be_read: list[Machine] = []  # whose logs are damaged, once others have all
         self.story: list[str] = []
         self.buried: list[Any] = []
