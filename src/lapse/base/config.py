@@ -44,6 +44,7 @@ from lapse.base.setting import (
 )
 from lapse.base.setting import INT_MAX as INT_MAX  # noqa: PLC0414
 from lapse.base.setting import LONG_MAX as LONG_MAX  # noqa: PLC0414
+from lapse.base.zookeeper_settings import ZOOKEEPER_SETTINGS, ZooKeeperConfig
 
 OLD_BELOW = 2  # message formats below v2
 DAY_MS = 86_400_000
@@ -147,6 +148,7 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "After how long without a sign of life ZooKeeper takes the broker for dead."),
     Setting("zookeeper.connection.timeout.ms", whole(0, INT_MAX), "0",
             "How long one waits for ZooKeeper's answer; 0: as long as a session lasts."),
+    *ZOOKEEPER_SETTINGS,
     Setting("listeners", TEXT, "PLAINTEXT://127.0.0.1:9092",
             "Where clients connect; port 0 picks a free one."),
     Setting("advertised.listeners", TEXT, "",
@@ -238,7 +240,7 @@ TINY_SEGMENTS = Setting(
 _TOPIC = {s.name: s for s in TOPIC_SETTINGS}
 _TIMESTAMP_BOUNDS = tuple(_TOPIC[f"message.timestamp.{b}.max.ms"] for b in ("before", "after"))
 _BROKER = {s.name: s for s in BROKER_SETTINGS}
-_SECURITY_FIELDS = {s.field for s in SECURITY_SETTINGS}
+_APART = {s.field for s in (*SECURITY_SETTINGS, *ZOOKEEPER_SETTINGS)}
 _SYNONYMS = {name: (s, factor) for s in TOPIC_SETTINGS for name, factor in s.synonyms}
 _OF_LISTENER = re.compile(r"listener\.name\.(.+)\.(max\.connection\.creation\.rate)")
 ALIASES = {"log.dir": "log.dirs", "broker.id": "node.id"}
@@ -308,6 +310,7 @@ class BrokerConfig:
 
     Attributes:
         security: listeners' protocols, TLS, SASL and authorization.
+        zookeeper: how it gets into ZooKeeper, and who else may.
         defaults: broker-wide values of topic settings, by their broker names, as text.
         given: which of the broker's own settings were set, and as what text; no password's.
     """
@@ -406,6 +409,7 @@ class BrokerConfig:
     lifecycle_nice: int
     erase_orders_dir: str
     security: SecurityConfig
+    zookeeper: ZooKeeperConfig
     defaults: tuple[tuple[str, str], ...]
     given: tuple[tuple[str, str], ...]
 
@@ -502,10 +506,11 @@ def broker_config(properties: Mapping[str, str]) -> BrokerConfig:
         check_broker_value(name, properties[name])
         given[name] = properties[name]
     security = SecurityConfig.of(values, properties)
-    own = {name: value for name, value in values.items() if name not in _SECURITY_FIELDS}
+    own = {name: value for name, value in values.items() if name not in _APART}
     return BrokerConfig(
         **own,
         security=security,
+        zookeeper=ZooKeeperConfig.of(values),
         defaults=tuple(sorted(defaults.items())),
         given=tuple(given.items()),
     )
@@ -583,6 +588,6 @@ def split_settings(pairs: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
 
 
 assert {s.field for s in TOPIC_SETTINGS} == {f.name for f in fields(TopicConfig)}
-assert {s.field for s in BROKER_SETTINGS} - _SECURITY_FIELDS | {
-    "security", "defaults", "given",
+assert {s.field for s in BROKER_SETTINGS} - _APART | {
+    "security", "zookeeper", "defaults", "given",
 } == {f.name for f in fields(BrokerConfig)}  # fmt: skip

@@ -83,6 +83,7 @@ from lapse.metadata.sqlite import STORE, SqliteStore
 from lapse.metadata.store import MetadataStore
 from lapse.metadata.tree_store import QUOTAS_CHANGED, TOPICS_CHANGED, USERS_CHANGED
 from lapse.metadata.zookeeper import ZooKeeperTree
+from lapse.metadata.zookeeper_access import access_of
 from lapse.security.attempts import LoginAttempts
 from lapse.security.certificates import Certificates
 
@@ -111,11 +112,11 @@ class Node:
         config: BrokerConfig,
         env: LogEnv,
         *,
-        connect: Connect = ZooKeeperTree,
+        connect: Connect | None = None,
         pages: Pages | None = None,
         threads: Callable[[str, int], DiskThreads] = DiskThreads,
     ) -> None:
-        self._config, self._connect, self._threads = config, connect, threads
+        self._config, self._threads = config, threads
         self._pages = pages
         self._env = replace(env, clock_jump_max_ms=config.clock_jump_max_ms)
         self._stop_requested = asyncio.Event()
@@ -129,8 +130,10 @@ class Node:
         self._members = Members(config.node_id, config.broker_rack or None)
         listener = broker_listener(config, self._listeners)
         login = partial(broker_login, config, listener)
-        if config.zookeeper_connect:
-            login()  # what is wrong with it is said before anything is opened
+        if config.zookeeper_connect:  # what is wrong with it is said before anything is opened
+            login()
+            access = access_of(config.zookeeper, config.zookeeper_connect)
+            self._connect: Connect = connect or partial(ZooKeeperTree, access=access)
         self._peers = Peers(self._members, listener.name, env.clock, login)
         self._guard = ClockGuard(
             env.fs, env.clock, self._log_dirs[0], config.clock_jump_max_ms, clock_guard.BROKER

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.clock import SystemClock
+from lapse.base.config import broker_config
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import RealFs
+from lapse.base.properties import server_properties
 from lapse.cli import options
 from lapse.cli.tables import show_table
 from lapse.log.checkpoints import read_meta
@@ -28,6 +30,7 @@ from lapse.metadata.move import Counts, copy_metadata, differing
 from lapse.metadata.sqlite import STORE, SqliteStore
 from lapse.metadata.tree_store import TreeStore
 from lapse.metadata.zookeeper import ZooKeeperTree
+from lapse.metadata.zookeeper_access import Access, access_of
 
 MOVED = STORE + ".moved"
 SESSION_MS, WAIT_MS = 18_000, 18_000
@@ -45,6 +48,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--zookeeper-connect", required=True, metavar="HOST:PORT/PATH",
         help="where to: as zookeeper.connect says it; the path is made if need be",
+    )  # fmt: skip
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE",
+        help="a broker's server.properties: how to get into ZooKeeper (zookeeper.ssl.*, "
+        "zookeeper.set.acl, lapse.zookeeper.login)",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="say what would be moved; no more")
     parser.add_argument("--json", action="store_true", help="one JSON object")
@@ -71,12 +79,14 @@ def run(args: argparse.Namespace) -> int:
     path = args.data / STORE
     if not path.exists():
         raise ConfigError(f"{args.data}: it has no {STORE}, so there is nothing to move")
-    fs = RealFs()
+    fs, connect = RealFs(), args.zookeeper_connect
+    said = {} if args.config is None else server_properties(args.config)
+    access = access_of(broker_config(said).zookeeper, connect)
     with ExitStack() as held:
         held.callback(lock_file(args.data / LOCK, fs).close)
         source = SqliteStore(path, _no_new_cluster)
         held.callback(source.close)
-        counts = Counts.of(source) if args.dry_run else _moved(source, args.zookeeper_connect, held)
+        counts = Counts.of(source) if args.dry_run else _moved(source, connect, access, held)
     if not args.dry_run:
         fs.rename(path, args.data / MOVED)
         fs.fsync_dir(args.data)
@@ -99,8 +109,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _moved(source: SqliteStore, connect: str, held: ExitStack) -> Counts:
-    tree = ZooKeeperTree(connect, SESSION_MS, WAIT_MS, SystemClock())
+def _moved(source: SqliteStore, connect: str, access: Access, held: ExitStack) -> Counts:
+    tree = ZooKeeperTree(connect, SESSION_MS, WAIT_MS, SystemClock(), access)
     held.callback(tree.close)
     if was_joined(tree):
         raise ConfigError(

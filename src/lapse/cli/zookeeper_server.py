@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,10 +23,15 @@ _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperServer:
-    """One server with its data directory, on a port of the loopback address."""
+    """One server with its data directory, on a port of the loopback address.
+
+    Attributes:
+        more: settings of ZooKeeper's beyond those that it needs.
+    """
 
     data: Path
     port: int
+    more: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def connect(self) -> str:
@@ -42,7 +47,7 @@ class ZooKeeperServer:
             "4lw.commands.whitelist": "ruok", "maxClientCnxns": "0",
             "autopurge.snapRetainCount": "3", "autopurge.purgeInterval": "1",  # hours
         }  # fmt: skip
-        fs.write_file(self.data / CONFIG, properties_text(settings))
+        fs.write_file(self.data / CONFIG, properties_text({**settings, **self.more}))
 
     def command(self, environ: Mapping[str, str] = os.environ) -> Sequence[str]:
         """What starts it; raises ConfigError where pyspark or Java is missing."""

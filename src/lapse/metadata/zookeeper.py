@@ -31,6 +31,7 @@ from kazoo.exceptions import (
     ConnectionClosedError,
     ConnectionLoss,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -43,6 +44,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from lapse.base.clock import Clock
 from lapse.base.errors import ConfigError
@@ -58,6 +60,7 @@ from lapse.metadata.tree import (
     Unreachable,
     call_all,
 )
+from lapse.metadata.zookeeper_access import Access, TlsHandler
 
 _log = logging.getLogger(__name__)
 _kazoo = logging.getLogger("kazoo")
@@ -65,6 +68,7 @@ _kazoo.setLevel(logging.ERROR)  # it tells of each attempt to connect
 
 T = TypeVar("T")
 
+OPEN = Access()
 _RETRY_SECONDS, _RETRY_SECONDS_MAX = 0.05, 1.0  # between two attempts to connect
 _NO_ANSWER = (
     ConnectionClosedError, ConnectionLoss, KazooTimeoutError, OperationTimeoutError,
@@ -86,11 +90,14 @@ class ZooKeeperTree:
         connect: as `zookeeper.connect`: host:port,host:port/path; the path is made if need be.
         session_ms: after how long without a sign of life the ensemble gives the session up.
         wait_ms: how long a call waits for an answer, by `clock`.
+        access: how to get in.
 
     Raises ConfigError where `connect` is none, Unreachable where nobody answers in that time.
     """
 
-    def __init__(self, connect: str, session_ms: int, wait_ms: int, clock: Clock) -> None:
+    def __init__(
+        self, connect: str, session_ms: int, wait_ms: int, clock: Clock, access: Access = OPEN
+    ) -> None:
         self._clock = clock
         hosts, slash, root = connect.partition("/")
         self._root = (slash + root).rstrip("/")
@@ -102,9 +109,12 @@ class ZooKeeperTree:
         self._connections, self._synced = 0, 0
         if {"", ".", ".."} & set(self._root.split("/")[1:]):
             raise _malformed(connect, f"{self._root} is no path")
+        self._tls = None if access.tls is None else TlsHandler(access.tls)
+        login = [] if access.login is None else [("digest", access.login.reveal())]
         try:
             self._client = KazooClient(
-                hosts, logger=_kazoo, timeout=session_ms / 1000,
+                hosts, logger=_kazoo, timeout=session_ms / 1000, handler=self._tls,
+                auth_data=login, default_acl=CREATOR_ALL_ACL if access.sets_acl else None,
                 connection_retry=KazooRetry(
                     max_tries=-1, delay=_RETRY_SECONDS, max_delay=_RETRY_SECONDS_MAX
                 ),
@@ -115,10 +125,14 @@ class ZooKeeperTree:
         try:
             self._client.start(timeout=self._wait_s)
             self._make_root()
+            if access.sets_acl:
+                self._close_to_others()
         except BaseException as e:
             self.close()
             if isinstance(e, KazooTimeoutError):
                 raise self._unreachable() from e
+            if isinstance(e, NoAuthError):
+                raise self._not_allowed() from e
             raise
 
     @property
@@ -164,6 +178,8 @@ class ZooKeeperTree:
                     self._send(steps, until)
             except _NO_ANSWER as e:
                 cause = e
+            except NoAuthError as e:
+                raise self._not_allowed() from e
             else:
                 return
         raise self._unreachable() from cause
@@ -216,6 +232,8 @@ class ZooKeeperTree:
                 return ask()
             except _NO_ANSWER as e:
                 cause = e
+            except NoAuthError as e:
+                raise self._not_allowed() from e
         raise self._unreachable() from cause
 
     def _sync(self) -> None:
@@ -246,6 +264,8 @@ class ZooKeeperTree:
         left_s = max(until - self._clock.monotonic(), _RETRY_SECONDS)
         results = sent.commit_async().get(timeout=left_s)
         for step, result in zip(steps, results, strict=True):
+            if isinstance(result, NoAuthError):
+                raise result
             if isinstance(result, KazooException) and not isinstance(result, _NOT_DONE):
                 raise Conflict(step, _WHY.get(type(result), repr(result)))
 
@@ -271,8 +291,28 @@ class ZooKeeperTree:
         at = ""
         for part in self._root.split("/")[1:]:
             at += f"/{part}"
+            acl = None if at == self._root else OPEN_ACL_UNSAFE  # others may have paths beside ours
             with contextlib.suppress(NodeExistsError):
-                self._client.create_async(at, b"").get(timeout=self._wait_s)
+                self._client.create_async(at, b"", acl).get(timeout=self._wait_s)
+
+    def _close_to_others(self) -> None:
+        """What is there already, and open to everybody, becomes ours alone."""
+        paths = [self._root]
+        while paths:
+            asked = [
+                (path, self._client.get_acls_async(path), self._client.get_children_async(path))
+                for path in paths
+            ]
+            paths, closing = [], []
+            for path, acls, children in asked:
+                with contextlib.suppress(NoNodeError):
+                    found, _ = acls.get(timeout=self._wait_s)
+                    if any(acl.id.scheme == "world" for acl in found):
+                        closing.append(self._client.set_acls_async(path, CREATOR_ALL_ACL))
+                    paths += [f"{path}/{name}" for name in children.get(timeout=self._wait_s)]
+            for one in closing:
+                with contextlib.suppress(NoNodeError):
+                    one.get(timeout=self._wait_s)
 
     # --- the session ----------------------------------------------------------------------------
 
@@ -306,8 +346,15 @@ class ZooKeeperTree:
         return self._closed
 
     def _unreachable(self) -> Unreachable:
+        why = "" if self._tls is None or not self._tls.why else f": {self._tls.why}"
         return Unreachable(
-            f"zookeeper.connect={self._connect}: no answer within {self._wait_s:g} s"
+            f"zookeeper.connect={self._connect}: no answer within {self._wait_s:g} s{why}"
+        )
+
+    def _not_allowed(self) -> Unreachable:
+        return Unreachable(
+            f"zookeeper.connect={self._connect}: what is there is for those who log in as others "
+            "do: see lapse.zookeeper.login"
         )
 
 

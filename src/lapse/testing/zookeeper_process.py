@@ -7,7 +7,7 @@ tree = ZooKeeperTree(zookeeper.connect, session_ms=6000, wait_ms=10_000)
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Self
@@ -29,11 +29,17 @@ class ZooKeeperProcess:
         connect: for `zookeeper.connect`.
     """
 
-    def __init__(self, data: Path, java_options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        data: Path,
+        java_options: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """`settings`: of ZooKeeper's, beyond those that it needs."""
         self.data = data
         self._java_options = java_options
         self._clock = SystemClock()
-        self._server = ZooKeeperServer(data, own_port())
+        self._server = ZooKeeperServer(data, own_port(), settings or {})
         self.connect = self._server.connect
         self._process: subprocess.Popen[bytes] | None = None
 
