@@ -58,11 +58,17 @@ class GroupReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Wall time of a round by stage."""
+    """Wall time of a round by stage.
+
+    Attributes:
+        map: and `rewrite`: reading and kernels, in its tasks.
+        engine: all else until its receipt came: waiting for a task slot, and Spark's own work.
+    """
 
     map: float = 0.0
     rewrite: float = 0.0
     commit: float = 0.0
+    engine: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

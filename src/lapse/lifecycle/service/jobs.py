@@ -10,6 +10,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from lapse.base.errors import LapseError
@@ -126,7 +127,10 @@ class Rounds(Job[Receipt]):
 
     def came(self, receipt: Receipt) -> None:
         self._missing.pop(receipt.round_id, None)
-        self._commit(self._portions.add(receipt))
+        took_s = self._outcomes.clock.monotonic() - self._begun_s
+        own = receipt.seconds
+        seconds = replace(own, engine=max(took_s - own.map - own.rewrite, 0.0))
+        self._commit(self._portions.add(replace(receipt, seconds=seconds)))
 
     def broke(self, error: Exception) -> None:
         for plan in tuple(self._missing.values()):

@@ -98,7 +98,7 @@ class RoundReport:
 
     @property
     def total_seconds(self) -> float:
-        """All stages together."""
+        """All stages together, without what the engine took besides."""
         return self.seconds.map + self.seconds.rewrite + self.seconds.commit
 
 

@@ -23,7 +23,7 @@ from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.engine import failed
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan
 from lapse.lifecycle.round.progress import Progress
-from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.receipt import Receipt, Seconds
 from lapse.lifecycle.round.run import Run, Steps
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, failed_summary
 from lapse.lifecycle.service import loop as service_module
@@ -63,6 +63,24 @@ def test_a_step_cleans_what_is_due_and_says_so(tmp_path: Path) -> None:
         assert p.service.step() == PAUSE_MS
         assert read_progress(p.data).state == "idle"
         assert len(p.engine.runs) == 1
+
+
+def test_what_a_round_waited_for_is_told_apart_from_its_work(tmp_path: Path) -> None:
+    """The engine's own time: until its tasks began, between them, and until receipts were back."""
+
+    class Slow(Recorded):
+        def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Steps[Receipt]:
+            p.clock.advance(2000)
+            for step in super().rounds(plans, run):
+                if isinstance(step, Receipt):
+                    yield replace(step, seconds=Seconds(map=0.5, rewrite=0.25))
+                    p.clock.advance(3000)
+
+    with parts(tmp_path / "data", {"a": overwritten(), "b": overwritten()}) as p:
+        p.serve(engine=Slow(p.clock)).step()
+        first, second = (report.seconds for report in read_reports(p.data))
+        assert (first.map, first.rewrite) == (second.map, second.rewrite) == (0.5, 0.25)
+        assert (first.engine, second.engine) == (1.25, 4.25)
 
 
 def test_a_failing_log_backs_off_and_keeps_no_other_waiting(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lapse.base.fs import RealFs
+from lapse.lifecycle.round.receipt import Seconds
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause
 from lapse.lifecycle.status.reports import ServiceProgress, append_reports, write_progress
 from tests.support.web.pages import ask, node_with_pages
@@ -17,7 +18,13 @@ async def test_reports_are_newest_first_and_of_one_log_where_it_is_named(tmp_pat
         assert "No lifecycle service has run here" in (await ask(node, "/ui/rounds")).text
         now_ms, fs = node.services.clock.now_ms(), RealFs()
         done = [
-            replace(REPORT, log="a-0", committed_ms=now_ms - 9, bytes_freed=5 << 20),
+            replace(
+                REPORT,
+                log="a-0",
+                committed_ms=now_ms - 9,
+                bytes_freed=5 << 20,
+                seconds=Seconds(0.25, 0.5, 0.125, 7.75),
+            ),
             replace(
                 REPORT, log="b-0", committed_ms=now_ms, error="no <luck>", io_per_dirty_byte=2.5
             ),
@@ -41,6 +48,8 @@ async def test_reports_are_newest_first_and_of_one_log_where_it_is_named(tmp_pat
             "no &lt;luck&gt;",
             ">5.0 MiB</td>",
             ">2.5</td>",
+            ">0.25, 0.50, 0.12</td>",
+            ">7.75</td>",
         ):
             assert words in page.text, words
         assert page.text.index(">b-0</a>") < page.text.index(">a-0</a>")
