@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from lapse.base.config import ALIASES, BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting
 from lapse.base.errors import ConfigError
 from lapse.base.nearest import nearest
+from lapse.base.security_settings import is_known, of_security
 
 PREFIX = "KAFKA_"
 _SIGNS = {"_": ".", "__": "_", "___": "-"}
-OF_SECURITY = ("ssl.", "sasl.", "listener.name.")  # of which there is no table
 # Of brokers, and those by which a broker's file says a default for its topics.
 NAMES = (
     *(one.name for one in BROKER_SETTINGS),
@@ -69,7 +69,9 @@ def _variable(name: str) -> str:
 
 def is_heeded(name: str) -> bool:
     """Whether a broker takes a setting of that name."""
-    if name in ALIASES or name.startswith(OF_SECURITY):
+    if of_security(name):
+        return is_known(name)
+    if name in ALIASES:
         return True
     try:
         broker_setting(name)

@@ -8,6 +8,7 @@ it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -77,7 +78,14 @@ _OF_TLS = (
     Setting("ssl.truststore.certificates", PASSWORD, "", "Those as PEM text, instead of a file."),
     Setting("ssl.principal.mapping.rules", TEXT, "DEFAULT",
             "Which user a client's certificate names (KIP-371)."),
+    Setting("ssl.endpoint.identification.algorithm", TEXT, "https",
+            "Between brokers: https: a certificate must name the host; nothing: any host will do."),
 )  # fmt: skip
+# Judged there too, where they are set: it is said why they cannot be.
+_UNABLE = ("ssl.cipher.suites", "ssl.provider", "ssl.engine.factory.class")
+# Of one listener, and of one mechanism of it.
+_OF_LISTENER = ("max.connection.creation.rate",)
+_OF_MECHANISM = re.compile(r"(plain|scram-sha-256|scram-sha-512)\.sasl\.jaas\.config")
 
 SECURITY_SETTINGS: tuple[Setting, ...] = (*_OF_BROKER, *_OF_TLS)
 
@@ -116,3 +124,18 @@ class SecurityConfig:
 
 
 _NAMES = frozenset(row.name for row in SECURITY_SETTINGS)
+_READ = frozenset({*_NAMES, *_UNABLE, "sasl.mechanism.inter.broker.protocol"})
+
+
+def of_security(name: str) -> bool:
+    """Whether a name may be one of these, known or not: `ssl.*`, `sasl.*`, `listener.name.*`."""
+    return name.startswith(_PREFIXES)
+
+
+def is_known(name: str) -> bool:
+    """Whether one of those counts: for the broker, for a listener, or for a mechanism there."""
+    if not name.startswith(LISTENER_PREFIX):
+        return name in _READ
+    _, _, own = name.removeprefix(LISTENER_PREFIX).partition(".")
+    is_mechanisms = _OF_MECHANISM.fullmatch(own.lower()) is not None
+    return own in _READ or own in _OF_LISTENER or is_mechanisms

@@ -27,17 +27,19 @@ from lapse.base.config import (
     check_broker_value,
     overlaid,
 )
-from lapse.base.environment import NAMES, OF_SECURITY, is_heeded, misspelt_in, settings_in
+from lapse.base.environment import NAMES, is_heeded, misspelt_in, settings_in
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import RealFs
 from lapse.base.nearest import did_you_mean
 from lapse.base.properties import server_properties
+from lapse.base.security_settings import LISTENER_PREFIX, of_security
 from lapse.broker.access.authentication import check_entrance, http_certificates
 from lapse.broker.access.listeners import kafka_listeners
 from lapse.broker.node import Node
 from lapse.cli.config_running import add_running_verbs, run_at_brokers
 from lapse.cli.tables import print_table
 from lapse.log.env import LogEnv
+from lapse.security.jaas import JAAS_CONFIG
 
 WRONG, NOTE = "wrong", "note"
 _OWN = "lapse."
@@ -114,14 +116,22 @@ def findings(settings: Mapping[str, str]) -> Iterator[Finding]:
 def _finding(name: str, text: str) -> Finding | None:
     """None where nothing is to be said of it, or only of all together."""
     if not is_heeded(name) and not name.startswith(_OWN):
-        return Finding(NOTE, name, f"Lapse does not heed it{did_you_mean(name, NAMES)}")
-    if name.startswith(OF_SECURITY):
+        return Finding(NOTE, name, f"Lapse does not heed it{_meant(name)}")
+    if of_security(name):
         return None
     try:
         check_broker_value(ALIASES.get(name, name), text)
     except ConfigError as e:
         return Finding(WRONG, name, str(e))
     return None
+
+
+def _meant(name: str) -> str:
+    if name == JAAS_CONFIG:
+        return f": it goes by listener and mechanism, {LISTENER_PREFIX}NAME.MECHANISM.{name}"
+    if name.startswith(LISTENER_PREFIX):
+        name = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
+    return did_you_mean(name, NAMES)
 
 
 def _of_environment(environment: Mapping[str, str]) -> Iterator[Finding]:

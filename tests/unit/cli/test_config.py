@@ -11,7 +11,7 @@ from lapse.base.config import broker_config, overlaid
 from lapse.base.environment import settings_in
 from lapse.base.errors import ConfigError
 from lapse.base.properties import server_properties
-from lapse.cli.config import WRONG, findings
+from lapse.cli.config import NOTE, WRONG, findings
 from lapse.cli.main import main
 
 KAFKAS = """\
@@ -55,6 +55,36 @@ def test_all_that_is_wrong_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
         "setting": "log.segment.bytess",
         "text": "Lapse does not heed it; did you mean log.segment.bytes?",
     }
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("ssl.keystore.loction", "Lapse does not heed it; did you mean ssl.keystore.location?"),
+        ("listener.name.a.ssl.client.aut", "Lapse does not heed it; did you mean ssl.client.auth?"),
+        ("listener.name.a.guess.sasl.jaas.config", "Lapse does not heed it"),
+        ("sasl.login.class", "Lapse does not heed it"),
+        ("sasl.jaas.config", "listener.name.NAME.MECHANISM.sasl.jaas.config"),
+    ],
+)
+def test_what_of_security_counts_for_nothing_is_told(setting: str, said: str) -> None:
+    [found] = findings({"log.dirs": "/x", setting: "x"})
+    assert (found.state, found.setting) == (NOTE, setting)
+    assert said in found.text
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "ssl.endpoint.identification.algorithm",
+        "listener.name.a.scram-sha-256.sasl.jaas.config",
+        "listener.name.a.PLAIN.sasl.jaas.config",
+        "listener.name.a.max.connection.creation.rate",
+        "listener.name.A.ssl.key.password",
+    ],
+)
+def test_what_of_security_counts_is_not(setting: str) -> None:
+    assert not [one for one in findings({"log.dirs": "/x", setting: "1"}) if one.state == NOTE]
 
 
 @pytest.mark.parametrize(
