@@ -14,6 +14,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 
 from lapse.cli.main import main
 from tests.support.up import FREE, until, up
@@ -43,6 +45,7 @@ def test_three_brokers_and_a_zookeeper(tmp_path: Path, capsys: pytest.CaptureFix
         assert len(bootstrap.split(",")) == 3, (running.ready, running.errors())
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         until(lambda: len(admin.list_topics(timeout=30).brokers) == 3, "three brokers")
+        nobody_else_gets_into_zookeeper(data)
         asked = bootstrap.split(",")[2]
         cli = ["--bootstrap-server", asked]
         assert main(["topic", "create", "cli", "-p", "6", "-r", "2", *cli]) == 0
@@ -76,6 +79,24 @@ def test_three_brokers_and_a_zookeeper(tmp_path: Path, capsys: pytest.CaptureFix
         running.process.terminate()
         assert running.process.wait(60) == 0
     assert pids_of(data) == {}
+
+
+def nobody_else_gets_into_zookeeper(data: Path) -> None:
+    """All users of the machine reach it; what the brokers log in by is in no command of theirs."""
+    _, _, password = (data / "zookeeper" / "login").read_text().partition(":")
+    assert not [args for args in pids_of(data).values() if password in args]
+    holding = [p for p in data.rglob("*") if p.is_file() and password.encode() in p.read_bytes()]
+    assert len(holding) > 3
+    assert {path.stat().st_mode & 0o077 for path in holding} == {0}
+    config = dict(
+        line.split("=", 1) for line in (data / "zookeeper" / "zoo.cfg").read_text().splitlines()
+    )
+    client = KazooClient(f"127.0.0.1:{config['clientPort']}")
+    client.start()
+    with pytest.raises(NoAuthError):
+        client.get_children("/lapse")
+    client.stop()
+    client.close()
 
 
 def test_what_cannot_be_is_said_before_anything_is_written(

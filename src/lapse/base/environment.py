@@ -41,7 +41,7 @@ def misspelt_in(environment: Mapping[str, str]) -> dict[str, str]:
         if name is None or is_heeded(name):
             continue
         if (near := nearest(name, NAMES)) is not None:
-            found[variable] = _variable(near)
+            found[variable] = variable_of(near)
     return found
 
 
@@ -62,7 +62,8 @@ def _setting(variable: str) -> str | None:
     return re.sub("_{1,3}", lambda found: _SIGNS[found[0]], rest)
 
 
-def _variable(name: str) -> str:
+def variable_of(name: str) -> str:
+    """By which a setting is said."""
     text = name.replace("_", "__").replace("-", "___").replace(".", "_")
     return PREFIX + text.upper()
 

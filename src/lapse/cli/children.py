@@ -7,9 +7,9 @@ import ctypes
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from lapse.base.environment import without_settings
+from lapse.base.environment import variable_of, without_settings
 
 logger = logging.getLogger(__name__)
 
@@ -24,12 +24,18 @@ def stop_by_signal(stopping: asyncio.Event) -> None:
 
 
 async def start(
-    command: Sequence[str], *, stdout: int | None = None, stderr: int | None = None
+    command: Sequence[str],
+    *,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> asyncio.subprocess.Process:
     """A child that ends with this process; Ctrl-C is not for it, nor the environment's settings.
 
     They stand in what it is given, where a port that was to be a free one is the one it took.
+    `settings`: its own, in its environment: everybody on the machine sees a command's words.
     """
+    own = {variable_of(name): text for name, text in (settings or {}).items()}
     return await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
@@ -37,7 +43,7 @@ async def start(
         stderr=stderr,
         start_new_session=True,
         preexec_fn=_die_with(os.getpid()),
-        env={**without_settings(os.environ), "PYTHONUNBUFFERED": "1"},
+        env={**without_settings(os.environ), **own, "PYTHONUNBUFFERED": "1"},
     )
 
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.clock import Clock
-from lapse.base.errors import ConfigError
+from lapse.base.errors import ConfigError, StorageError
 from lapse.base.extras import require
 from lapse.base.fs import Fs
+from lapse.base.secret import Secret
 from lapse.cli.children import USAGE, start, stop, stop_by_signal
 from lapse.cli.up_settings import HTTP_PORT, KAFKA_PORT, SETTINGS
 from lapse.cli.zookeeper_server import ZooKeeperServer, free_port
@@ -32,6 +34,7 @@ STOP_SECONDS_MAX = 60.0
 AGAIN_SECONDS = 1.0
 _PORTS_APART = 2
 _PORT_MAX = 65535
+LOGIN, LOGIN_BYTES = "login", 24
 _ZOOKEEPER, _FIRST_BROKER = "zookeeper", "broker-1"
 
 
@@ -79,22 +82,23 @@ class Wish:
     def zookeeper_connect(self) -> str:
         return dict(self.settings).get("zookeeper.connect", "")
 
-    def command(self, number: int, connect: str) -> list[str]:
-        """Of one broker's `lapse up`."""
-        factor = str(min(REPLICAS, self.brokers))
-        settings = {
+    def settings_of(self, number: int, ensemble: Mapping[str, str]) -> dict[str, str]:
+        """Of one broker; `ensemble`: how it gets into ZooKeeper, where the settings do not say."""
+        return {
             "node.id": str(number),
-            "default.replication.factor": factor,
+            "default.replication.factor": str(min(REPLICAS, self.brokers)),
+            **ensemble,
             **dict(self.settings),
-            "zookeeper.connect": connect,
         }
+
+    def command(self, number: int) -> list[str]:
+        """Of one broker's `lapse up`."""
         return [
             sys.executable, "-m", "lapse.cli.main", "up",
             "--data", str(self.data / f"broker-{number}"),
             "--port", str(_port(self.port, number)),
             "--http-port", str(_port(self.http_port, number)),
             *self.passed,
-            *(word for name, value in settings.items() for word in ("-c", f"{name}={value}")),
         ]  # fmt: skip
 
 
@@ -108,6 +112,22 @@ def refuse_cluster(data: Path) -> None:
             f"--data {data}: the brokers of a cluster keep their logs below it; start it with "
             "--brokers, or name another directory"
         )
+
+
+def own_login(zookeeper: Path, fs: Fs) -> Secret:
+    """What the brokers log in by at their own ZooKeeper, which all users of the machine reach.
+
+    Made at the first start; its owner alone may read it. Raises StorageError.
+    """
+    path = zookeeper / LOGIN
+    try:
+        return Secret(path.read_text().strip())
+    except FileNotFoundError:
+        made = Secret(f"lapse:{secrets.token_urlsafe(LOGIN_BYTES)}")
+        fs.replace_file(path, made)
+        return made
+    except (OSError, UnicodeDecodeError) as e:
+        raise StorageError(f"{path}: {e}") from e
 
 
 def _port(first: int, number: int) -> int:
@@ -139,18 +159,23 @@ class UpCluster:
         stop_by_signal(self._stopping)
         keeping: list[asyncio.Task[None]] = []
         try:
-            connect = self._wish.zookeeper_connect
-            if not connect:
+            ensemble: dict[str, str] = {}
+            if not self._wish.zookeeper_connect:
                 server = ZooKeeperServer(self._wish.data / _ZOOKEEPER, free_port())
                 await asyncio.to_thread(server.prepare, self._fs)
                 command = await asyncio.to_thread(server.command)
-                keeping.append(asyncio.create_task(self._keep(_ZOOKEEPER, command)))
+                keeping.append(asyncio.create_task(self._keep(_ZOOKEEPER, command, {})))
                 if not await self._until(server.answers):
                     return self._code
-                connect = f"{server.connect}/lapse"
+                login = await asyncio.to_thread(own_login, self._wish.data / _ZOOKEEPER, self._fs)
+                ensemble = {
+                    "zookeeper.connect": f"{server.connect}/lapse",
+                    "lapse.zookeeper.login": login.reveal(),
+                    "zookeeper.set.acl": "true",
+                }
             for n in range(1, self._wish.brokers + 1):
-                command = self._wish.command(n, connect)
-                keeping.append(asyncio.create_task(self._keep(f"broker-{n}", command)))
+                command, settings = self._wish.command(n), self._wish.settings_of(n, ensemble)
+                keeping.append(asyncio.create_task(self._keep(f"broker-{n}", command, settings)))
             await self._stopping.wait()
         finally:
             self._stopping.set()
@@ -185,7 +210,7 @@ class UpCluster:
             self._code = 1
         return False
 
-    async def _keep(self, name: str, command: Sequence[str]) -> None:
+    async def _keep(self, name: str, command: Sequence[str], settings: Mapping[str, str]) -> None:
         """Start it, and start it again each time it ends.
 
         Not a broker whose settings are wrong; and where one has never served, all of this ends.
@@ -193,7 +218,7 @@ class UpCluster:
         is_broker = name != _ZOOKEEPER
         while not self._stopping.is_set():
             if is_broker:
-                process = await start(command, stdout=asyncio.subprocess.PIPE)
+                process = await start(command, stdout=asyncio.subprocess.PIPE, settings=settings)
             else:
                 with closing(await asyncio.to_thread(self._fs.open_append, self._log)) as log:
                     process = await start(command, stdout=log.fileno(), stderr=log.fileno())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lapse.base.config import BROKER_SETTINGS
-from lapse.base.environment import NAMES, _variable, misspelt_in, settings_in, without_settings
+from lapse.base.environment import NAMES, misspelt_in, settings_in, variable_of, without_settings
 
 GIVEN = {
     "KAFKA_LOG_DIRS": "/data",
@@ -42,8 +42,8 @@ def test_what_is_misspelt_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_setting_has_a_variable(name: str) -> None:
-    assert [*settings_in({_variable(name): "1"})] == [name]
+def test_every_setting_has_avariable_of(name: str) -> None:
+    assert [*settings_in({variable_of(name): "1"})] == [name]
 
 
 def test_all_settings_are_named() -> None:

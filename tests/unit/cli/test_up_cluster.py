@@ -6,21 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import ConfigError
-from lapse.cli.up_cluster import Wish
+from lapse.base.errors import ConfigError, StorageError
+from lapse.base.fs import RealFs
+from lapse.cli.up_cluster import LOGIN, Wish, own_login
+
+ENSEMBLE = {"zookeeper.connect": "zoo:1/lapse"}
 
 
-def options(command: list[str]) -> dict[str, str]:
-    """Settings by name, and the options before them."""
+def options(wish: Wish, number: int) -> dict[str, str]:
+    """Of one broker: settings by name, and options."""
+    command = wish.command(number)
     up = command[command.index("up") + 1 :]
-    pairs = list(zip(up[::2], up[1::2], strict=True))
-    settings = dict(value.split("=", 1) for name, value in pairs if name == "-c")
-    return {**dict(pair for pair in pairs if pair[0] != "-c"), **settings}
+    return {**dict(zip(up[::2], up[1::2], strict=True)), **wish.settings_of(number, ENSEMBLE)}
 
 
 def test_each_broker_has_its_own_directory_id_and_ports(tmp_path: Path) -> None:
     wish = Wish(tmp_path, 3, passed=("--engine", "inline"))
-    found = [options(wish.command(n, "zoo:1/lapse")) for n in (1, 2, 3)]
+    found = [options(wish, n) for n in (1, 2, 3)]
     assert [one["--data"] for one in found] == [str(tmp_path / f"broker-{n}") for n in (1, 2, 3)]
     assert [one["node.id"] for one in found] == ["1", "2", "3"]
     assert [(one["--port"], one["--http-port"]) for one in found] == [
@@ -31,7 +33,7 @@ def test_each_broker_has_its_own_directory_id_and_ports(tmp_path: Path) -> None:
 
 
 def test_port_0_is_a_free_one_for_each(tmp_path: Path) -> None:
-    found = options(Wish(tmp_path, 2, 0, 0).command(2, "zoo:1"))
+    found = options(Wish(tmp_path, 2, 0, 0), 2)
     assert (found["--port"], found["--http-port"]) == ("0", "0")
 
 
@@ -39,11 +41,9 @@ def test_port_0_is_a_free_one_for_each(tmp_path: Path) -> None:
 def test_topics_get_as_many_replicas_as_can_be_three(
     tmp_path: Path, brokers: int, factor: str
 ) -> None:
-    assert (
-        options(Wish(tmp_path, brokers).command(1, "zoo:1"))["default.replication.factor"] == factor
-    )
+    assert options(Wish(tmp_path, brokers), 1)["default.replication.factor"] == factor
     said = Wish(tmp_path, brokers, settings=(("default.replication.factor", "1"),))
-    assert options(said.command(1, "zoo:1"))["default.replication.factor"] == "1"
+    assert options(said, 1)["default.replication.factor"] == "1"
 
 
 @pytest.mark.parametrize("name", ["node.id", "log.dirs", "listeners", "lapse.http.port"])
@@ -62,3 +62,23 @@ def test_an_ensemble_that_is_named_is_taken(tmp_path: Path) -> None:
     wish = Wish(tmp_path, 3, settings=(("zookeeper.connect", "a:1"),))
     wish.check()
     assert wish.zookeeper_connect == "a:1"
+    assert options(wish, 1)["zookeeper.connect"] == "a:1"
+
+
+def test_no_setting_is_in_a_command_which_all_users_see(tmp_path: Path) -> None:
+    wish = Wish(tmp_path, 2, settings=(("ssl.key.password", "hunter2"),))
+    assert "hunter2" not in " ".join(wish.command(1))
+    assert options(wish, 1)["ssl.key.password"] == "hunter2"
+
+
+def test_a_login_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+    made = own_login(tmp_path, RealFs())
+    assert own_login(tmp_path, RealFs()) == made
+    user, _, password = made.reveal().partition(":")
+    assert (user, len(password) > 30) == ("lapse", True)
+    assert (tmp_path / LOGIN).stat().st_mode & 0o777 == 0o600
+    (tmp_path / LOGIN).unlink()
+    assert own_login(tmp_path, RealFs()) != made
+    (tmp_path / LOGIN).write_bytes(b"\xff")
+    with pytest.raises(StorageError, match=LOGIN):
+        own_login(tmp_path, RealFs())
