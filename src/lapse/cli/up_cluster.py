@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -17,13 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.clock import Clock
-from lapse.base.errors import ConfigError, StorageError
+from lapse.base.errors import ConfigError
 from lapse.base.extras import require
 from lapse.base.fs import Fs
-from lapse.base.secret import Secret
 from lapse.cli.children import USAGE, start, stop, stop_by_signal
 from lapse.cli.up_settings import HTTP_PORT, KAFKA_PORT, SETTINGS
-from lapse.cli.zookeeper_server import ZooKeeperServer, free_port
+from lapse.cli.zookeeper_server import ZooKeeperServer, free_port, own_login
 from lapse.log.lock import LOCK, lock_file
 
 logger = logging.getLogger(__name__)
@@ -34,7 +32,6 @@ STOP_SECONDS_MAX = 60.0
 AGAIN_SECONDS = 1.0
 _PORTS_APART = 2
 _PORT_MAX = 65535
-LOGIN, LOGIN_BYTES = "login", 24
 _ZOOKEEPER, _FIRST_BROKER = "zookeeper", "broker-1"
 
 
@@ -112,22 +109,6 @@ def refuse_cluster(data: Path) -> None:
             f"--data {data}: the brokers of a cluster keep their logs below it; start it with "
             "--brokers, or name another directory"
         )
-
-
-def own_login(zookeeper: Path, fs: Fs) -> Secret:
-    """What the brokers log in by at their own ZooKeeper, which all users of the machine reach.
-
-    Made at the first start; its owner alone may read it. Raises StorageError.
-    """
-    path = zookeeper / LOGIN
-    try:
-        return Secret(path.read_text().strip())
-    except FileNotFoundError:
-        made = Secret(f"lapse:{secrets.token_urlsafe(LOGIN_BYTES)}")
-        fs.replace_file(path, made)
-        return made
-    except (OSError, UnicodeDecodeError) as e:
-        raise StorageError(f"{path}: {e}") from e
 
 
 def _port(first: int, number: int) -> int:

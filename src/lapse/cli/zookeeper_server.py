@@ -6,18 +6,21 @@ Nothing is downloaded. It listens at the loopback address alone, without an admi
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from lapse.base.errors import ConfigError
+from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import Fs
 from lapse.base.properties import properties_text
+from lapse.base.secret import Secret
 
 TICK_MS = 500  # a session may be as short as two, and is looked at once a tick
 CONFIG = "zoo.cfg"
+LOGIN, LOGIN_BYTES = "login", 24
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
@@ -71,6 +74,22 @@ class ZooKeeperServer:
                 return asked.recv(4) == b"imok"
         except OSError:
             return False
+
+
+def own_login(zookeeper: Path, fs: Fs) -> Secret:
+    """What brokers log in by at the server in this directory, which all users of the machine reach.
+
+    Made at the first start; its owner alone may read it. Raises StorageError.
+    """
+    path = zookeeper / LOGIN
+    try:
+        return Secret(path.read_text().strip())
+    except FileNotFoundError:
+        made = Secret(f"lapse:{secrets.token_urlsafe(LOGIN_BYTES)}")
+        fs.replace_file(path, made)
+        return made
+    except (OSError, UnicodeDecodeError) as e:
+        raise StorageError(f"{path}: {e}") from e
 
 
 def free_port() -> int:

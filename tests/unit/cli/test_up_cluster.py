@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import ConfigError, StorageError
-from lapse.base.fs import RealFs
-from lapse.cli.up_cluster import LOGIN, Wish, own_login
+from lapse.base.errors import ConfigError
+from lapse.cli.up_cluster import Wish
 
 ENSEMBLE = {"zookeeper.connect": "zoo:1/lapse"}
 
@@ -69,16 +68,3 @@ def test_no_setting_is_in_a_command_which_all_users_see(tmp_path: Path) -> None:
     wish = Wish(tmp_path, 2, settings=(("ssl.key.password", "hunter2"),))
     assert "hunter2" not in " ".join(wish.command(1))
     assert options(wish, 1)["ssl.key.password"] == "hunter2"
-
-
-def test_a_login_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
-    made = own_login(tmp_path, RealFs())
-    assert own_login(tmp_path, RealFs()) == made
-    user, _, password = made.reveal().partition(":")
-    assert (user, len(password) > 30) == ("lapse", True)
-    assert (tmp_path / LOGIN).stat().st_mode & 0o777 == 0o600
-    (tmp_path / LOGIN).unlink()
-    assert own_login(tmp_path, RealFs()) != made
-    (tmp_path / LOGIN).write_bytes(b"\xff")
-    with pytest.raises(StorageError, match=LOGIN):
-        own_login(tmp_path, RealFs())
