@@ -140,7 +140,7 @@ def test_totals_and_what_was_looked_through() -> None:
     ))  # fmt: skip
     assert totals([replica]) == {0: Count(0, 6, 1, 1, 1)}
     assert looked_through([replica]) == (
-        "3 files, 205 bytes read: 18 records in 4 batches; 1 places that are no batches, searched "
+        "3 files, 205 B read: 18 records in 4 batches; 1 places that are no batches, searched "
         "raw, 1 files of nothing else"
     )
 
