@@ -3,7 +3,8 @@
 Needs DESCRIBE group; DESCRIBE topic.
 
 Behaviour: offset -1 without an error where nothing was committed, also for partitions that do not
-exist; null topics request all offsets that a group has committed.
+exist; null topics request all offsets that a group has committed. What was asked for comes back in
+the order of the request, a topic without partitions too.
 
 v1 one group · v2 null topics, and errors of the group · v5 leader epochs · v7 `require_stable`
 (KIP-447) · v8 several groups (KIP-709) · v9 members of KIP-848 send their member id and epoch;
@@ -54,12 +55,14 @@ async def handle(
         found, error = await _fetch(services, request.group_id, request, stable=stable)
         if error and version < _GROUP_ERROR_FROM:
             found = {tp: FetchedOffset(error) for tp in _partitions(request.topics) or ()}
-        topics = _topics(found, OffsetFetchResponseTopic, OffsetFetchResponsePartition)
+        rows = _rows(found, request.topics) if found or not error else ()
+        topics = _topics(rows, OffsetFetchResponseTopic, OffsetFetchResponsePartition)
         return OffsetFetchResponse(topics=topics, error_code=error)
     groups = []
     for group in request.groups:
         found, error = await _fetch(services, group.group_id, group, stable=stable)
-        topics = _topics(found, OffsetFetchResponseTopics, OffsetFetchResponsePartitions)
+        rows = () if error else _rows(found, group.topics)
+        topics = _topics(rows, OffsetFetchResponseTopics, OffsetFetchResponsePartitions)
         groups.append(
             OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=error)
         )
@@ -92,13 +95,26 @@ def _partitions(topics: RequestedTopics) -> list[TopicPartition] | None:
     return [TopicPartition(t.name, n) for t in topics for n in t.partition_indexes]
 
 
-def _by_topic(found: Found) -> Iterable[tuple[str, list[tuple[int, FetchedOffset]]]]:
+Rows = Iterable[tuple[str, Sequence[tuple[int, FetchedOffset]]]]
+
+
+def _rows(found: Found, topics: RequestedTopics) -> Rows:
+    """By topic, as they were asked for; by name where all were."""
+    if topics is None:
+        return _by_topic(found)
+    return [
+        (t.name, [(n, found[TopicPartition(t.name, n)]) for n in t.partition_indexes])
+        for t in topics
+    ]
+
+
+def _by_topic(found: Found) -> Rows:
     ordered = sorted(found.items(), key=lambda item: item[0].topic)
     for name, items in groupby(ordered, key=lambda item: item[0].topic):
         yield name, [(tp.partition, offset) for tp, offset in items]
 
 
-def _topics(found: Found, topic_cls: Any, partition_cls: Any) -> tuple[Any, ...]:
+def _topics(rows: Rows, topic_cls: Any, partition_cls: Any) -> tuple[Any, ...]:
     """What was found, in the classes of a response for one group or for several."""
     return tuple(
         topic_cls(
@@ -114,7 +130,7 @@ def _topics(found: Found, topic_cls: Any, partition_cls: Any) -> tuple[Any, ...]
                 for number, o in offsets
             ),
         )
-        for name, offsets in _by_topic(found)
+        for name, offsets in rows
     )
 
 
