@@ -1,4 +1,4 @@
-"""Metrics as the text that Prometheus reads; many samples of one gauge at a third of the cost.
+"""Metrics as the text that Prometheus reads; many samples of one gauge at three fifths of the cost.
 
 `prometheus_client` writes all families but those gauges that have a sample for each log: with ten
 thousand logs there are a hundred thousand, whose labels are the same from family to family. The
