@@ -88,6 +88,7 @@ def nobody_else_gets_into_zookeeper(data: Path) -> None:
     holding = [p for p in data.rglob("*") if p.is_file() and password.encode() in p.read_bytes()]
     assert len(holding) > 3
     assert {path.stat().st_mode & 0o077 for path in holding} == {0}
+    assert (data / "zookeeper").stat().st_mode & 0o777 == 0o700  # its log has credentials
     config = dict(
         line.split("=", 1) for line in (data / "zookeeper" / "zoo.cfg").read_text().splitlines()
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError
+from kazoo.exceptions import ConnectionLoss, NoAuthError
+from kazoo.security import make_acl, make_digest_acl
 
 from lapse.base.clock import SystemClock
 from lapse.base.config import broker_config
@@ -82,6 +84,47 @@ def test_what_is_there_and_what_comes_is_for_those_who_log_in(shared: ZooKeeperP
                         work()
             with pytest.raises(NoAuthError):
                 client.delete("/closed/new")
+
+
+def test_who_has_let_himself_in_before_is_let_in_no_more(shared: ZooKeeperProcess) -> None:
+    connect = f"{shared.connect}/backdoor"
+    with tree(connect, {}) as before:
+        before.commit([Create("/a", b"1")])
+    with stranger(shared.connect) as client:
+        client.add_auth("digest", "eve:hers")
+        kept = [make_digest_acl("eve", "hers", all=True), make_acl("ip", "127.0.0.1", all=True)]
+        for path in ("/backdoor", "/backdoor/a"):
+            client.set_acls(path, kept)
+        with tree(connect, LOGIN) as ours:
+            assert ours.get(["/a"]) == [Node(b"1", 0)]
+        for path in ("/backdoor", "/backdoor/a"):
+            with pytest.raises(NoAuthError):
+                client.get(path)
+
+
+def test_a_connection_that_is_lost_meanwhile_is_no_end(
+    shared: ZooKeeperProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making the path and closing what is there are asked for again."""
+    losing = {"create_async": 1, "get_acls_async": 1}
+    for name in losing:
+        monkeypatch.setattr(KazooClient, name, lost_at_first(getattr(KazooClient, name), losing))
+    with tree(f"{shared.connect}/lost/twice", LOGIN) as ours:
+        ours.commit([Create("/a", b"1")])
+        assert ours.get(["/a"]) == [Node(b"1", 0)]
+    assert set(losing.values()) == {0}
+
+
+def lost_at_first(call: Callable[..., Any], losing: dict[str, int]) -> Callable[..., Any]:
+    def asked(client: KazooClient, *words: Any, **named: Any) -> Any:
+        if losing[call.__name__]:
+            losing[call.__name__] -= 1
+            answer = client.handler.async_result()
+            answer.set_exception(ConnectionLoss())
+            return answer
+        return call(client, *words, **named)
+
+    return asked
 
 
 def test_who_does_not_log_in_is_told_why(shared: ZooKeeperProcess) -> None:

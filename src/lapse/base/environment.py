@@ -10,7 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from lapse.base.config import ALIASES, BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting
+from lapse.base.config import (
+    ALIASES,
+    BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    broker_setting,
+    of_listener,
+)
 from lapse.base.errors import ConfigError
 from lapse.base.nearest import nearest
 from lapse.base.security_settings import is_known, of_security
@@ -71,7 +77,7 @@ def variable_of(name: str) -> str:
 def is_heeded(name: str) -> bool:
     """Whether a broker takes a setting of that name."""
     if of_security(name):
-        return is_known(name)
+        return is_known(name) or of_listener(name) is not None
     if name in ALIASES:
         return True
     try:

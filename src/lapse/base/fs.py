@@ -294,6 +294,12 @@ def make_private(path: Path) -> None:
             os.fchmod(fd, _PRIVATE_FILE)
 
 
+def make_private_dir(path: Path) -> None:
+    """Its owner alone may enter a folder that is there. Raises StorageError."""
+    with storage_errors(path, "changing the mode of"):
+        os.chmod(path, _PRIVATE_DIR)
+
+
 def make_own_dir(path: Path) -> None:
     """Have a folder in which no other user may change anything; what is made has mode 0700.
 

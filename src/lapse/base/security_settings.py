@@ -81,11 +81,12 @@ _OF_TLS = (
     Setting("ssl.endpoint.identification.algorithm", TEXT, "https",
             "Between brokers: https: a certificate must name the host; nothing: any host will do."),
 )  # fmt: skip
-# Judged there too, where they are set: it is said why they cannot be.
-_UNABLE = ("ssl.cipher.suites", "ssl.provider", "ssl.engine.factory.class")
-# Of one listener, and of one mechanism of it.
-_OF_LISTENER = ("max.connection.creation.rate",)
-_OF_MECHANISM = re.compile(r"(plain|scram-sha-256|scram-sha-512)\.sasl\.jaas\.config")
+# Settings of Kafka's that are refused, and what to do instead.
+UNABLE = {
+    "ssl.cipher.suites": "leave it out: OpenSSL's choice is used",
+    "ssl.provider": "leave it out: OpenSSL is used",
+    "ssl.engine.factory.class": "leave it out: Java classes are not loaded",
+}
 
 SECURITY_SETTINGS: tuple[Setting, ...] = (*_OF_BROKER, *_OF_TLS)
 
@@ -124,7 +125,12 @@ class SecurityConfig:
 
 
 _NAMES = frozenset(row.name for row in SECURITY_SETTINGS)
-_READ = frozenset({*_NAMES, *_UNABLE, "sasl.mechanism.inter.broker.protocol"})
+_READ = frozenset({*_NAMES, *UNABLE, "sasl.mechanism.inter.broker.protocol"})
+# The names of listeners have dots, too.
+_OF_LISTENER = re.compile(
+    rf"{re.escape(LISTENER_PREFIX)}.+\.(?:{'|'.join(map(re.escape, sorted(_READ)))}"
+    r"|(?i:plain|scram-sha-256|scram-sha-512)\.sasl\.jaas\.config)"
+)
 
 
 def of_security(name: str) -> bool:
@@ -134,8 +140,4 @@ def of_security(name: str) -> bool:
 
 def is_known(name: str) -> bool:
     """Whether one of those counts: for the broker, for a listener, or for a mechanism there."""
-    if not name.startswith(LISTENER_PREFIX):
-        return name in _READ
-    _, _, own = name.removeprefix(LISTENER_PREFIX).partition(".")
-    is_mechanisms = _OF_MECHANISM.fullmatch(own.lower()) is not None
-    return own in _READ or own in _OF_LISTENER or is_mechanisms
+    return name in _READ or _OF_LISTENER.fullmatch(name) is not None

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lapse.base.errors import ConfigError, StorageError
-from lapse.base.fs import Fs
+from lapse.base.fs import Fs, make_private_dir
 from lapse.base.properties import properties_text
 from lapse.base.secret import Secret
 
@@ -44,6 +44,7 @@ class ZooKeeperServer:
     def prepare(self, fs: Fs) -> None:
         """Write its settings. Raises StorageError."""
         fs.make_dir(self.data)
+        make_private_dir(self.data)  # Java's files are for everybody, and have credentials
         settings = {
             "tickTime": str(TICK_MS), "dataDir": str(self.data), "clientPort": str(self.port),
             "clientPortAddress": "127.0.0.1", "admin.enableServer": "false",

@@ -124,15 +124,13 @@ class ZooKeeperTree:
         self._client.add_listener(self._noticed)
         try:
             self._client.start(timeout=self._wait_s)
-            self._make_root()
+            self._answered(self._make_root)
             if access.sets_acl:
-                self._close_to_others()
+                self._answered(self._close_to_others)
         except BaseException as e:
             self.close()
             if isinstance(e, KazooTimeoutError):
                 raise self._unreachable() from e
-            if isinstance(e, NoAuthError):
-                raise self._not_allowed() from e
             raise
 
     @property
@@ -223,7 +221,7 @@ class ZooKeeperTree:
         return Node(data or b"", stat.version)
 
     def _answered(self, ask: Callable[[], T]) -> T:
-        """Ask until there is an answer; reading twice does no harm. Raises Unreachable."""
+        """Ask until there is an answer; asking twice does no harm. Raises Unreachable."""
         until = self._clock.monotonic() + self._wait_s
         cause = None
         while self._wait_for_connection(until):
@@ -296,20 +294,27 @@ class ZooKeeperTree:
                 self._client.create_async(at, b"", acl).get(timeout=self._wait_s)
 
     def _close_to_others(self) -> None:
-        """What is there already, and open to everybody, becomes ours alone."""
-        paths = [self._root]
-        while paths:
-            asked = [
-                (path, self._client.get_acls_async(path), self._client.get_children_async(path))
-                for path in paths
-            ]
-            paths, closing = [], []
-            for path, acls, children in asked:
+        """What is there already becomes ours alone, whoever was let in before.
+
+        ZooKeeper puts in who we are, by login and certificate: the root's ACL says it.
+        """
+        self._client.set_acls_async(self._root, CREATOR_ALL_ACL).get(timeout=self._wait_s)
+        ours, _ = self._client.get_acls_async(self._root).get(timeout=self._wait_s)
+        above = [self._root]
+        while above:
+            asked = [(path, self._client.get_acls_async(path)) for path in above]
+            closing, parents = [], []
+            for path, acls in asked:
                 with contextlib.suppress(NoNodeError):
-                    found, _ = acls.get(timeout=self._wait_s)
-                    if any(acl.id.scheme == "world" for acl in found):
+                    found, stat = acls.get(timeout=self._wait_s)
+                    if set(found) != set(ours):
                         closing.append(self._client.set_acls_async(path, CREATOR_ALL_ACL))
-                    paths += [f"{path}/{name}" for name in children.get(timeout=self._wait_s)]
+                    if stat.numChildren:
+                        parents.append((path, self._client.get_children_async(path)))
+            above = []
+            for path, children in parents:
+                with contextlib.suppress(NoNodeError):
+                    above += [f"{path}/{name}" for name in children.get(timeout=self._wait_s)]
             for one in closing:
                 with contextlib.suppress(NoNodeError):
                     one.get(timeout=self._wait_s)

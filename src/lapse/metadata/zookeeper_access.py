@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 _LOGIN = "lapse.zookeeper.login"
 _SET_ACL = "zookeeper.set.acl"
+_UNLOCKS_KEY = "ssl.key.password"  # as TLS calls it; a setting's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +89,14 @@ def _tls(config: ZooKeeperConfig) -> Callable[[], ssl.SSLContext]:
             given |= {f"{store}.location": location, f"{store}.type": kind or by_name}
     password = config.zookeeper_ssl_keystore_password.reveal()
     if password:
-        given["ssl.key.password"] = password
+        given[_UNLOCKS_KEY] = password
 
     def context() -> ssl.SSLContext:
         try:
             return client_context(tls_settings(given))
         except ConfigError as e:
-            raise ConfigError(f"of zookeeper.ssl.client.enable, zookeeper.{e}") from e
+            said = str(e).replace(_UNLOCKS_KEY, "ssl.keystore.password")
+            raise ConfigError(f"of zookeeper.ssl.client.enable, zookeeper.{said}") from e
 
     context()  # what is wrong is said before anything is opened
     return context
@@ -124,6 +126,7 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
         try:
             plain = socket.create_connection(address, timeout)
             try:
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as kazoo's own have
                 made = self._context.wrap_socket(plain, server_hostname=hostname)
             except BaseException:
                 plain.close()

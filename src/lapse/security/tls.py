@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from lapse.base.errors import ConfigError
 from lapse.base.secret import Secret
+from lapse.base.security_settings import UNABLE
 
 T = TypeVar("T")
 
@@ -33,11 +34,6 @@ _CLIENT_AUTH = {
     "required": ssl.CERT_REQUIRED,
 }
 _IDENTIFICATION = {"https": True, "": False}
-_UNABLE = {
-    "ssl.cipher.suites": "leave it out: OpenSSL's choice is used",
-    "ssl.provider": "leave it out: OpenSSL is used",
-    "ssl.engine.factory.class": "leave it out: Java classes are not loaded",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +89,7 @@ def tls_settings(properties: Mapping[str, str]) -> TlsSettings:
     Raises:
         ConfigError: a setting is out of range, contradicts another or cannot be followed.
     """
-    for name, advice in _UNABLE.items():
+    for name, advice in UNABLE.items():
         if properties.get(name, "").strip():
             raise ConfigError(f"{name} is not supported; {advice}")
     client_auth = _one_of(properties, "ssl.client.auth", "none", _CLIENT_AUTH)

@@ -81,6 +81,8 @@ def test_what_of_security_counts_for_nothing_is_told(setting: str, said: str) ->
         "listener.name.a.PLAIN.sasl.jaas.config",
         "listener.name.a.max.connection.creation.rate",
         "listener.name.A.ssl.key.password",
+        "listener.name.with.dots-2.ssl.key.password",
+        "listener.name.with.dots-2.plain.sasl.jaas.config",
     ],
 )
 def test_what_of_security_counts_is_not(setting: str) -> None:

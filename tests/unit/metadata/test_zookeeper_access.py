@@ -23,6 +23,7 @@ TLS = {
     "zookeeper.ssl.truststore.location": f"{CHECKED_IN}/ca.crt",
     "zookeeper.ssl.truststore.type": "PEM",
 }
+LOCKED = f"{CHECKED_IN}/locked.pem"
 OWN = {"zookeeper.ssl.keystore.location": f"{CHECKED_IN}/client.pem"}
 
 
@@ -60,6 +61,11 @@ def test_a_certificate_is_a_login() -> None:
         ({**TLS, "zookeeper.ssl.truststore.type": ""}, CONNECT, "truststore.type=JKS"),  # .crt
         ({**TLS, "zookeeper.ssl.truststore.location": "/no/such.pem"}, CONNECT, "/no/such.pem"),
         ({**TLS, "zookeeper.ssl.keystore.location": "/no/such.pem"}, CONNECT, "/no/such.pem"),
+        (
+            {**TLS, "zookeeper.ssl.keystore.location": LOCKED},
+            CONNECT,
+            "zookeeper.ssl.keystore.pass",
+        ),
         ({**TLS, "zookeeper.ssl.endpoint.identification.algorithm": "x"}, CONNECT, "algorithm=x"),
     ],
 )
@@ -113,6 +119,7 @@ def test_what_tls_has_taken_off_the_socket_is_there_to_be_read(serve: Serve) -> 
     ours, theirs = socket.socketpair()
     with ours, theirs, handler.create_connection(serve("server"), "localhost", 10) as made:
         assert handler.select([made, ours], [], [], 10)[0] == [made]
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
         assert made.recv(5) == b"first"
         assert handler.select([made, ours], [], [], 10)[0] == [made]
         assert made.recv(5) == b"other"
