@@ -109,8 +109,7 @@ def _work(made: Path) -> None:
     """Load what jobs and queries use, then end in peace, which writes the file."""
     from lapse.spark.session import session  # noqa: PLC0415  (it imports this module)
 
-    words = session.SETTINGS[session.JAVA_OPTIONS]
-    settings = {session.JAVA_OPTIONS: f'{words} "-XX:ArchiveClassesAtExit={made}"'}
+    settings = {session.JAVA_OPTIONS: f'"-XX:ArchiveClassesAtExit={made}"'}
     options = session.SessionOptions("local[1]", "lapse class archive", settings)
     spark = session.open_session(options).spark
     try:

@@ -151,7 +151,7 @@ def _start(options: SessionOptions, archive: str) -> SparkSession:
         "spark.app.name": options.app_name,
         **options.settings,
         **theirs,
-        JAVA_OPTIONS: f"{java} {theirs.get(JAVA_OPTIONS, '')}".rstrip(),
+        JAVA_OPTIONS: " ".join([java, *_java_options_beside(options.settings, theirs)]),
         "spark.master": with_retries(within_cores(options.master, options.cores_max, processors())),
     }
     if options.cores_max:
@@ -171,6 +171,11 @@ def _start(options: SessionOptions, archive: str) -> SparkSession:
     for name, text in settings.items():
         builder = builder.config(name, text)
     return builder.getOrCreate()
+
+
+def _java_options_beside(*settings: Mapping[str, str]) -> list[str]:
+    """What callers and users ask of Java, beside ours and not in their place."""
+    return [each[JAVA_OPTIONS] for each in settings if each.get(JAVA_OPTIONS)]
 
 
 def _own_folder() -> Path:
