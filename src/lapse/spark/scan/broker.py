@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
@@ -24,6 +24,7 @@ from lapse.client.cluster import Cluster
 from lapse.client.consumer import Consumer, ConsumerConfig
 from lapse.client.fetched import Fetched
 from lapse.client.range_reader import DEFAULTS, FetchLimits, OffsetRange, read_range
+from lapse.spark.scan.byte_looks import Look
 from lapse.spark.scan.connections import connections
 from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import LATEST, Bounds, SourceOptions
@@ -33,6 +34,8 @@ T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_MAX_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _AHEAD = 2  # answers that wait to be looked at
+_LOOK_BYTES = 64 << 10
+_LOOKS_AT_ONCE = 16
 PACKED_OFFSETS_MAX = 10_000  # read in less time than a task takes, if records are not huge
 _GONE = {
     ErrorCode.OFFSET_OUT_OF_RANGE: "offset {} is gone",
@@ -86,6 +89,48 @@ def extents(options: SourceOptions, *, lenient: bool = False) -> dict[TopicParti
     return _with_consumer(options, ask)
 
 
+def looks(options: SourceOptions, at: Mapping[TopicPartition, int]) -> dict[TopicPartition, Look]:
+    """What lies at an offset of each partition, by a small Fetch; raises as `extents`."""
+    limits = replace(
+        DEFAULTS, partition_bytes_max=_LOOK_BYTES, api_timeout_ms=options.api_timeout_ms
+    )
+    config = ConsumerConfig(default_api_timeout_ms=options.api_timeout_ms)
+
+    async def look_all(cluster: Cluster) -> dict[TopicPartition, Look]:
+        room = asyncio.Semaphore(_LOOKS_AT_ONCE)
+
+        async def look(partition: TopicPartition, offset: int) -> Look | None:
+            async with room:
+                try:
+                    return await _look(cluster, partition, offset, limits)
+                except KafkaError as e:
+                    if e.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                        raise
+                async with Consumer(cluster, config) as consumer:
+                    first = (await consumer.beginning_offsets([partition]))[partition]
+                return await _look(cluster, partition, first, limits)
+
+        found = await asyncio.gather(*(look(p, offset) for p, offset in at.items()))
+        return {p: one for p, one in zip(at, found, strict=True) if one is not None}
+
+    return _in_connections(options, look_all)
+
+
+async def _look(
+    cluster: Cluster, partition: TopicPartition, offset: int, limits: FetchLimits
+) -> Look | None:
+    wanted = OffsetRange(partition, offset, offset + 1)
+    async with contextlib.aclosing(
+        read_range(cluster, wanted, committed=False, limits=limits)
+    ) as reading:
+        async for one in reading:
+            rows = one.rows
+            first = min(offset, int(rows["base_offset"][0]))
+            first_end = int(rows["last_offset"][0]) + 1
+            return Look(offset, first_end, int(rows["size"].sum()), one.next_offset - first)
+    return None
+
+
 def _with_consumer(options: SourceOptions, ask: Callable[[Consumer], Awaitable[T]]) -> T:
     config = ConsumerConfig(
         read_committed=options.committed, default_api_timeout_ms=options.api_timeout_ms
@@ -95,6 +140,11 @@ def _with_consumer(options: SourceOptions, ask: Callable[[Consumer], Awaitable[T
         async with Consumer(cluster, config) as consumer:
             return await ask(consumer)
 
+    return _in_connections(options, use)
+
+
+def _in_connections(options: SourceOptions, use: Callable[[Cluster], Awaitable[T]]) -> T:
+    """With a cluster of this process's, in the thread that has its connections."""
     asking = connections().use(options.bootstrap, options.client, use)
     try:
         return asking.result()

@@ -1,6 +1,6 @@
 """Where a batch of a stream ends that may have so many bytes: by names, sizes and indexes alone.
 
-Of files only: a broker does not say how many bytes lie between two offsets.
+Of files; of brokers see `byte_looks`.
 """
 
 from __future__ import annotations

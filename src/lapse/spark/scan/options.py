@@ -55,7 +55,7 @@ OPTIONS: Mapping[str, str] = {
         "where no record is that young: latest (default), to begin at the end, or error"
     ),
     "maxOffsetsPerTrigger": "of a stream: no more offsets a batch, over all partitions",
-    "maxBytesPerTrigger": "of a stream from files: about so many bytes of segments a batch",
+    "maxBytesPerTrigger": "of a stream: about so many bytes of segments a batch",
     "minOffsetsPerTrigger": "of a stream: a batch waits for so many offsets, over all partitions",
     "maxTriggerDelay": "of a stream: but no longer than this after the last one (default 15m)",
     "maxRecordsPerPartition": "no more offsets a Spark partition",
@@ -253,11 +253,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
             f"option minOffsetsPerTrigger={offsets_min}: is more than maxOffsetsPerTrigger"
         )
     bytes_max = take("maxBytesPerTrigger", positive, None)
-    if bytes_max and (offsets_max or BOOTSTRAP in options):
-        raise ConfigError(
-            f"option maxBytesPerTrigger={bytes_max}: not with maxOffsetsPerTrigger, and not from "
-            "brokers, which do not say how large records are"
-        )
+    if bytes_max and offsets_max:
+        raise ConfigError(f"option maxBytesPerTrigger={bytes_max}: not with maxOffsetsPerTrigger")
     return SourceOptions(
         paths=_paths(options),
         bootstrap=options.get(BOOTSTRAP, ""),

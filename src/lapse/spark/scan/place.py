@@ -5,9 +5,11 @@ All raise ConfigError and DataLost.
 
 from __future__ import annotations
 
+from functools import partial
+
 from lapse.base.clock import SystemClock
 from lapse.base.ids import TopicPartition
-from lapse.spark.scan import broker, byte_limit
+from lapse.spark.scan import broker, byte_limit, byte_looks
 from lapse.spark.scan import plan as files
 from lapse.spark.scan.byte_limit import Offsets
 from lapse.spark.scan.options import SourceOptions
@@ -38,5 +40,8 @@ def extents(options: SourceOptions, *, lenient: bool = False) -> dict[TopicParti
 def ends_within(
     options: SourceOptions, begin: Offsets, latest: Offsets, bytes_max: int
 ) -> dict[TopicPartition, int]:
-    """Where a stream's batch of so many bytes ends; of files alone (`maxBytesPerTrigger`)."""
+    """Where a stream's batch of so many bytes ends (`maxBytesPerTrigger`)."""
+    if options.bootstrap:
+        look = partial(broker.looks, options)
+        return byte_looks.ends_within(begin, latest, bytes_max, look)
     return byte_limit.ends_within(options, begin, latest, bytes_max, SystemClock())

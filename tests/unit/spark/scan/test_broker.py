@@ -21,6 +21,7 @@ from lapse.client.range_reader import FetchLimits
 from lapse.records.builder import NewRecord, build_batch
 from lapse.spark.scan import broker as source_broker
 from lapse.spark.scan import place
+from lapse.spark.scan.byte_looks import Look
 from lapse.spark.scan.connections import Connections, connections
 from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import parse_options
@@ -418,3 +419,33 @@ def test_many_small_partitions_are_few_tasks(broker: Broker) -> None:
     assert read(broker, subscribe="wide") == [x for n in range(30) for x in of(n, 0, 6)]
     at_least = parse_options(asked(broker, subscribe="wide", minPartitions="10"))
     assert len(place.plan(at_least, Pruning())) == 10
+
+
+def test_a_look_says_how_large_records_are(broker: Broker) -> None:
+    options = parse_options({"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "a"})
+    size = len(build_batch([NewRecord(b"k0", b"v0", TIME_MS), NewRecord(b"k0", b"v1", TIME_MS)]))
+    look = source_broker.looks(options, {A0: 0, A1: 19})
+    assert look[A1] == Look(19, 20, size, 2)
+    assert look[A0].n_bytes // size * 2 == look[A0].n_offsets > 2
+    assert (look[A0].begin, look[A0].first_end) == (0, 2)
+
+
+def test_a_stream_is_limited_by_bytes(broker: Broker) -> None:
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "a"}
+    options = parse_options({**given, "maxBytesPerTrigger": "1000"}, streaming=True)
+    size = len(build_batch([NewRecord(b"k0", b"v0", TIME_MS), NewRecord(b"k0", b"v1", TIME_MS)]))
+    at, latest, most = {A0: 0, A1: 0}, {A0: 100, A1: 20}, 1000
+    while at != latest:
+        after = place.ends_within(options, at, latest, most)
+        n_bytes = sum(after[p] - at[p] for p in at) // 2 * size
+        assert 0 < n_bytes <= most + 2 * size
+        at = after
+
+
+def test_a_look_below_the_log_start_is_one_at_it(broker: Broker) -> None:
+    partition = TopicPartition("looked-at", 0)
+    broker.do(lambda node: create(node, "looked-at", 1))
+    broker.write(partition, 0, 10)
+    broker.node.services.partitions.get(partition).delete_records(7)
+    options = parse_options({"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "looked-at"})
+    assert source_broker.looks(options, {partition: 0})[partition].begin == 7
