@@ -3,7 +3,8 @@
 `wrong` names those that are not; tests/test_rules.py holds that there are none. In a block of
 commands the whole command must be accepted by the parser that runs it; in a sentence, where most of
 a command is left out, its name, its verb and its options. Whether commands do what a page says
-is for tests that run them (tests/compat/test_quickstart.py, tests/compat/test_how_tos.py).
+is for tests that run them (compat/test_quickstart, compat/test_how_tos,
+compat/test_reference_pages, spark/test_pages).
 """
 
 from __future__ import annotations

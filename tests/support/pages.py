@@ -6,6 +6,9 @@ on a line of its own, any lines.
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import contextlib
 import os
 import re
 import subprocess
@@ -18,6 +21,7 @@ from lapse.base.clock import SystemClock
 
 ROOT = Path(__file__).parents[2]
 WAIT_SECONDS, POLL_SECONDS = 120.0, 0.5
+SECONDS_OF_A_BLOCK = 5.0
 # These only look: they are asked again until they say what the page says.
 LOOKS = (
     "lapse record consume", "lapse explain", "lapse topic list", "lapse group", "lapse rounds show",
@@ -141,3 +145,23 @@ def matches(wanted: str, printed: str) -> bool:
 
 def _any_of(cell: str) -> str:
     return re.escape(cell).replace("…", ".*")
+
+
+def python_blocks(page: str) -> list[str]:
+    """What a page has of Python, in order; `await` may stand outside of functions there."""
+    return re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE
+    )
+
+
+async def run_python(block: str, names: dict[str, object]) -> None:
+    """Run a block as in a notebook, for `SECONDS_OF_A_BLOCK` where it goes on for ever.
+
+    `names` is what the blocks before it have left.
+    """
+    code = compile(block, "block", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(SECONDS_OF_A_BLOCK):
+            done = eval(code, names)
+            if done is not None:
+                await done
