@@ -77,8 +77,8 @@ KNOWN: Mapping[str, tuple[str, int]] = {**TIERS, **INNER}
 CORES = min(4, os.cpu_count() or 1)
 SPREAD: Mapping[str, int] = {
     **dict.fromkeys(KNOWN.keys() - {"lint"}, CORES),
-    **dict.fromkeys(("tidy", "fuzz", "spark", "chaos"), CORES + 1),
-    "compat": CORES + 2,
+    **dict.fromkeys(("tidy", "fuzz", "spark", "chaos", "browser"), CORES + 1),
+    "compat": CORES + 3,
 }
 # Tiers within another one's folder: one has to itself what `covered` looks at.
 APART: Mapping[str, str] = {

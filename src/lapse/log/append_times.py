@@ -107,7 +107,8 @@ class ActiveAppendTimes:
             with closing(fs.open_append(self._path)) as file:
                 file.write(bytes(self._data[written:size]) + end)
         else:
-            fs.make_dir(self._path.parent)
+            if not self._path.parent.exists():
+                fs.make_dir(self._path.parent)
             fs.write_file(self._path, bytes(self._data[:size]) + end)
         self._written, self._has_end = size, end_offset is not None
 

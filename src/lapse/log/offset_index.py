@@ -126,7 +126,7 @@ class IndexEntries:
             return
         data = bytes(self._data)[: self.size_bytes]
         self._written = _UNKNOWN  # until it succeeds, nothing is known of the file
-        if 0 < written < len(data):
+        if 0 <= written < len(data):  # also of an empty file: ext4 writes one at once that was cut
             with closing(fs.open_append(self.path)) as file:
                 file.write(data[written:])
         else:

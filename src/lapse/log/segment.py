@@ -473,12 +473,12 @@ class ActiveSegment(Segment):
             or self.time_index.count >= index_bytes // TimeIndex.ENTRY.size - 1
         )
 
-    def write_side_files(self) -> None:
+    def write_side_files(self, *, is_finished: bool = False) -> None:
         """Indexes and summary as they are now; the log file is always up to date."""
         self.offset_index.write_out(self.env.fs)
         self.time_index.write_out(self.env.fs)
         self.txn_index.write_out(self.env.fs)
-        self._append_times.write_out(self.env.fs)
+        self._append_times.write_out(self.env.fs, self.end_offset if is_finished else None)
         if self.size:
             write_summary(self.env.fs, self.dir, self.summary)
 
@@ -489,8 +489,7 @@ class ActiveSegment(Segment):
         """
         if self.max_timestamp >= 0:
             self.time_index.append_if_later(self.max_timestamp, self._max_timestamp_offset)
-        self.write_side_files()
-        self._append_times.write_out(self.env.fs, self.end_offset)
+        self.write_side_files(is_finished=True)
 
     def seal(self) -> Segment:
         """The same segment, finished, never to change again."""
