@@ -10,14 +10,17 @@ exits 1 if the page is not what it would write. A unit test checks the same.
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lapse.spark.scan.options import IN_WRITING, OPTIONS, WITHOUT_EFFECT
+from lapse.spark.scan.options import IN_WRITING, OPTIONS, REFUSED, WITHOUT_EFFECT
 from tools.pages import write_or_check
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "kafka-connector.md"
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "kafka-connector.md"
+SUITES = ROOT / "tests" / "spark" / "connector_suites.toml"
 COMMAND = ".venv/bin/python -m tools.connector_doc"
 BATCH, STREAM, READING, WRITING = "batch", "stream", "reading", "writing"
 
@@ -97,7 +100,7 @@ def page() -> str:
         for name, said in OPTIONS.items()
         if name not in theirs
     )
-    return _HEAD + "".join(_rows()) + _OURS + "".join(ours) + _columns()
+    return _HEAD + "".join(_rows()) + _refused() + _OURS + "".join(ours) + _columns() + _suites()
 
 
 def _rows() -> Iterator[str]:
@@ -115,13 +118,48 @@ def standing(option: Option) -> str:
     return f"the same; {option.differs}" if option.differs else "the same"
 
 
+def _refused() -> str:
+    names = ", ".join(f"`{name}`" for name in REFUSED)
+    return f"\nRefused, as there: {names}.\n"
+
+
+def suites() -> dict[str, dict[str, str]]:
+    """Of each suite of the connector's: its tests, and where ours is, or why there is none."""
+    return tomllib.loads(SUITES.read_text(encoding="utf-8"))
+
+
+def is_test(where: str) -> bool:
+    """Whether it is the place of a test; else it is a reason."""
+    return "::" in where
+
+
+def _suites() -> str:
+    lines = [
+        """
+## The connector's own tests
+
+What its suites hold, rebuilt for `format("lapse")` from a broker. Titles are theirs.
+
+| suite | test | ours, below `tests/` |
+|---|---|---|
+"""
+    ]
+    for suite, tests in suites().items():
+        for title, where in tests.items():
+            ours = f"`{where}`" if is_test(where) else f"none: {where}"
+            lines.append(f"| {suite} | {title} | {ours} |\n")
+    return "".join(lines)
+
+
 def _columns() -> str:
     names = ", ".join(f"`{name}`" for name in COLUMNS.split(", "))
     return f"""
 Columns: {names} are as there. `headers` comes with `includeHeaders`, as there. More:
 [the data source](data-source.md#columns).
 
-Other than there: a stream tells no filters; `format("lapse")` has no batch-by-batch cache of
+Other than there: what a frame reads is planned at its first action, and stays so for all that is
+made of the same `load()` (Spark keeps it so for sources in Python), so load again to read what came
+since; a stream tells no filters; `format("lapse")` has no batch-by-batch cache of
 consumers in executors, but keeps connections in Python's workers; offsets of the checkpoint have
 the topic's id beside them, so that a topic that was made anew is noticed.
 """

@@ -15,11 +15,10 @@ from lapse.spark.session import class_archive
 from lapse.spark.session.java import find_java
 from lapse.spark.session.session import OpenSession, SessionOptions, open_session
 from tests.spark.processes import forget_workers
+from tests.support.java import QUICK_JAVA
 from tests.support.log.logs import NOW, append, batch, open_log
 from tests.support.wheel import ROOT, Installed, build, install
 
-# A JVM that lives for a minute does a fifth less so.
-QUICK_JAVA = {"JDK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
 _QUICK_JAVA_SAYS = "NOTE: Picked up JDK_JAVA_OPTIONS"
 
 

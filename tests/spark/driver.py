@@ -28,7 +28,7 @@ from lapse.lifecycle.round.run import Run, receipts_of
 from lapse.spark.rounds.engine import SparkEngine
 from lapse.spark.session.session import SessionOptions, open_session
 from tests.spark import processes
-from tests.spark.conftest import QUICK_JAVA
+from tests.support.java import QUICK_JAVA
 
 MODULE = "tests.spark.driver"
 READY, CANCEL, END = b"ready\n", b"cancel\n", b"end\n"

@@ -20,7 +20,7 @@ import pyspark
 
 from lapse.spark.session.java import find_java
 from lapse.testing.ports import own_port
-from tests.spark.conftest import QUICK_JAVA
+from tests.support.java import QUICK_JAVA
 
 CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 DEPLOY = "org.apache.spark.deploy"

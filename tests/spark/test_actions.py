@@ -27,9 +27,9 @@ from lapse.spark import actions
 from lapse.spark.session.jobs import Jobs
 from lapse.spark.session.session import OpenSession
 from lapse.testing.broker_process import BrokerProcess
-from tests.spark.conftest import QUICK_JAVA
 from tests.spark.notebook import GROUP, TOPIC, Rows, progress_of, walk
 from tests.spark.test_engine import owning
+from tests.support.java import QUICK_JAVA
 from tests.support.lifecycle.rounds import overwritten
 
 RECORDS = 40

@@ -24,8 +24,8 @@ from lapse.log.roster import ROSTER
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.testing.clock import ManualClock
-from tests.spark.conftest import QUICK_JAVA
 from tests.spark.standalone import spark_defaults, standalone
+from tests.support.java import QUICK_JAVA
 from tests.support.lifecycle.rounds import NOW, compacted, env_of, make_logs, overwritten
 
 SECONDS_MAX = 120

@@ -27,7 +27,8 @@ from lapse.spark.session.session import OpenSession
 from lapse.spark.source.progress import read_checkpoint
 from lapse.testing.broker_process import BrokerProcess
 from tests.oracle.kafka import RealKafka
-from tests.spark.conftest import QUICK_JAVA, words_of
+from tests.spark.conftest import words_of
+from tests.support.java import QUICK_JAVA
 
 THEN = 1_600_000_000_000
 SECONDS_MAX = 120

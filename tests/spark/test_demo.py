@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import SCALE
-from tests.spark.conftest import QUICK_JAVA
+from tests.support.java import QUICK_JAVA
 from tests.support.wheel import Installed
 
 

@@ -33,7 +33,8 @@ from lapse.spark.session.jobs import Jobs
 from lapse.spark.session.session import OpenSession
 from lapse.testing.broker_process import BrokerProcess
 from lapse.testing.clock import ManualClock
-from tests.spark.conftest import QUICK_JAVA, words_of
+from tests.spark.conftest import words_of
+from tests.support.java import QUICK_JAVA
 from tests.support.log.logs import NOW, config, env, rewrite
 from tests.support.spark.tables import READERS, iceberg
 

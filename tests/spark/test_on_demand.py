@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from lapse.lifecycle.status.reports import read_progress, read_reports
 from lapse.testing.broker_process import BrokerProcess
-from tests.spark.conftest import QUICK_JAVA
 from tests.spark.processes import needs_proc, with_children
+from tests.support.java import QUICK_JAVA
 
 IDLE_MS = 3000
 SECONDS_MAX = 120

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from lapse.cli.main import main
 from lapse.testing.broker_process import BrokerProcess
-from tests.spark.conftest import QUICK_JAVA
+from tests.support.java import QUICK_JAVA
 from tests.support.pages import Place, follow, python_blocks, run_python
 
 KEYS, SECONDS_MAX = 20, 60

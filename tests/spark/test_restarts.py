@@ -12,7 +12,7 @@ import msgspec
 from lapse.lifecycle.status.reports import EngineReport, read_progress
 from lapse.testing.clock import ManualClock
 from tests.spark import restarting
-from tests.spark.conftest import QUICK_JAVA
+from tests.support.java import QUICK_JAVA
 from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
 
 SECONDS_MAX = 300

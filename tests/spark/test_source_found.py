@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from lapse.spark import source
 from lapse.spark.session.session import OpenSession
-from tests.spark.conftest import QUICK_JAVA
 from tests.spark.processes import daemon_pids, forget_workers, kill, needs_proc, worker_pids
+from tests.support.java import QUICK_JAVA
 from tests.support.up import until
 
 FILTERS = "spark.sql.python.filterPushdown.enabled"

@@ -21,7 +21,7 @@ from lapse.spark.scan.options import parse_options
 from lapse.spark.session.session import OpenSession, SessionOptions, open_session
 from lapse.spark.source.progress import CheckpointError, read_checkpoint
 from lapse.testing.broker_process import BrokerProcess
-from tests.spark.conftest import QUICK_JAVA
+from tests.support.java import QUICK_JAVA
 
 SECONDS_MAX = 300
 RECORDS = 200

@@ -40,9 +40,9 @@ from lapse.spark.session.jobs import Jobs
 from lapse.spark.session.session import SessionOptions, open_session
 from lapse.testing.broker_process import BrokerProcess
 from tests.spark import processes
-from tests.spark.conftest import QUICK_JAVA
 from tests.spark.processes import needs_proc
 from tests.support.client.committed import committed_records
+from tests.support.java import QUICK_JAVA
 
 MODULE = "tests.spark.test_written_once_killed"
 HERE, THERE, PARTITIONS = "original", "copied", 3

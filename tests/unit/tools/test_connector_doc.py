@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,27 @@ def test_the_page_is_current() -> None:
 @pytest.mark.parametrize("option", connector_doc.CONNECTOR, ids=lambda option: option.name)
 def test_no_option_of_the_connector_is_unknown(option: connector_doc.Option) -> None:
     assert connector_doc.standing(option)
+
+
+def test_what_holds_the_connectors_own_tests_is_there() -> None:
+    """And a test that was rebuilt is one of theirs: each of the two files' is named."""
+    named = {
+        where
+        for tests in connector_doc.suites().values()
+        for where in tests.values()
+        if connector_doc.is_test(where)
+    }
+    tests = connector_doc.ROOT / "tests"
+    for path in {where.partition("::")[0] for where in named}:
+        text = (tests / path).read_text()
+        for where in named:
+            if where.startswith(f"{path}::"):
+                assert f"def {where.partition('::')[2]}(" in text, where
+        if path.startswith("spark/test_connector_"):
+            there = {
+                f"{path}::{name}" for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE)
+            }
+            assert there <= named
 
 
 def test_each_of_them_is_tried() -> None:

@@ -24,10 +24,11 @@ from lapse.client.cluster import Cluster
 from lapse.client.consumer import Consumer, ConsumerConfig
 from lapse.client.fetched import Fetched
 from lapse.client.range_reader import DEFAULTS, FetchLimits, OffsetRange, read_range
+from lapse.spark.scan.bounds import LATEST, Bounds, require_order_found
 from lapse.spark.scan.byte_looks import Look
 from lapse.spark.scan.connections import connections
 from lapse.spark.scan.files import DataLost
-from lapse.spark.scan.options import LATEST, Bounds, SourceOptions
+from lapse.spark.scan.options import SourceOptions
 from lapse.spark.scan.plan import BrokerSlice, Extent, Pruning, Split, named, offset_in
 
 T = TypeVar("T")
@@ -60,6 +61,8 @@ def plan(options: SourceOptions, pruning: Pruning) -> list[Split]:
         }
         begin = await _resolved(consumer, extents, options.starting, options)
         until = await _resolved(consumer, extents, options.ending, options)
+        for p, extent in extents.items():
+            require_order_found(p, options.starting, begin[p], until[p], extent.start_offset)
         if pruning.timestamp_from is not None:
             wanted = Bounds(LATEST, timestamp_ms=pruning.timestamp_from)
             young = await _resolved(consumer, extents, wanted, options)

@@ -11,21 +11,32 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
 from lapse.base.nearest import nearest
-from lapse.base.setting import INT_MAX, LONG_MAX
+from lapse.base.setting import INT_MAX
 from lapse.base.times import FOREVER_MS, UNITS_MS
 from lapse.records.column_spec import TYPES, WITHOUT_HEADERS
+from lapse.spark.scan.bounds import (
+    EARLIEST,
+    FROM_EARLIEST,
+    LATEST,
+    TO_LATEST,
+    Bounds,
+    ending_offsets,
+    long_of,
+    not_negative,
+    require_order,
+    starting_offsets,
+    stream_offsets,
+    times_of,
+)
 from lapse.spark.scan.folders import directory
 
 logger = logging.getLogger(__name__)
-
-LATEST, EARLIEST = -1, -2
 
 OPTIONS: Mapping[str, str] = {
     "path": "log directories or partition directories, comma-separated; or, instead of it,",
@@ -41,7 +52,8 @@ OPTIONS: Mapping[str, str] = {
     "assign": 'partitions as JSON: {"orders":[0,1]}',
     "startingOffsets": (
         'earliest (a stream\'s default is latest), or JSON: {"orders":{"0":17,"1":-2}} '
-        "(-2: earliest; in a stream -1: latest); new partitions of a stream: earliest"
+        '(-2: earliest; in a stream -1: latest) or {"orders":"earliest"}; new partitions of a '
+        "stream: earliest"
     ),
     "endingOffsets": 'latest, or JSON: {"orders":{"0":99,"1":-1}} (-1: latest); exclusive',
     "startingTimestamp": "ms; from the first record of each partition at or after it",
@@ -96,6 +108,17 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "fetchOffset.numRetries": "kafka.default.api.timeout.ms says how long brokers are tried",
     "fetchOffset.retryIntervalMs": "kafka.default.api.timeout.ms says how long brokers are tried",
 }
+# Settings of Kafka's clients that Spark's Kafka source refuses, and so does this one.
+REFUSED: Mapping[str, str] = {
+    "kafka.auto.offset.reset": "startingOffsets says where to begin",
+    "kafka.enable.auto.commit": "a query keeps its offsets in its checkpoint",
+    "kafka.interceptor.classes": "no class of Java's takes part",
+    **dict.fromkeys(
+        ("kafka.key.deserializer", "kafka.value.deserializer", "kafka.key.serializer",
+         "kafka.value.serializer"),
+        "keys and values are bytes: cast them in Spark",
+    ),
+}  # fmt: skip
 IN_WRITING: Mapping[str, str] = {
     "includeHeaders": "headers are written where the rows have a column of that name",
 }
@@ -135,40 +158,6 @@ _DURATIONS_MS = {**UNITS_MS, "min": UNITS_MS["m"], "ms": 1, "": 1}
 _LEAST_MOST = ("min", "max")
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Where to begin or end: by time if there is one, else by partition, else everywhere alike.
-
-    Attributes:
-        everywhere: LATEST or EARLIEST.
-        offsets: an offset, LATEST or EARLIEST for some partitions.
-        times: ms, for some partitions; win over both.
-        timestamp_ms: wins over all three.
-        needs_record: a partition without a record at or after its time is an error.
-    """
-
-    everywhere: int
-    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
-    timestamp_ms: int | None = None
-    times: Mapping[TopicPartition, int] = field(default_factory=dict)
-    needs_record: bool = False
-
-    def time_of(self, partition: TopicPartition) -> int | None:
-        """The time that counts for a partition, ms; None where its offset does."""
-        return self.times.get(partition) if self.timestamp_ms is None else self.timestamp_ms
-
-    def or_end(self, found: int | None, partition: TopicPartition, end: int) -> int:
-        """The offset found for its time, or the end; raises ConfigError where that is an error."""
-        if found is not None:
-            return found
-        if self.needs_record:
-            raise ConfigError(
-                f"{partition} has no record at or after {self.time_of(partition)} ms; "
-                "startingOffsetsByTimestampStrategy=latest begins at its end"
-            )
-        return end
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +203,8 @@ class SourceOptions:
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
     partitions: tuple[TopicPartition, ...] | None = None
-    starting: Bounds = Bounds(EARLIEST)
-    ending: Bounds = Bounds(LATEST)
+    starting: Bounds = FROM_EARLIEST
+    ending: Bounds = TO_LATEST
     columns: tuple[str, ...] = WITHOUT_HEADERS
     control: bool = False
     committed: bool = False
@@ -239,14 +228,20 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
     take = Taker(options)
     topics, pattern, partitions = _strategy(options, take)
     _refuse_others(options, _BATCH_ONLY if streaming else _STREAM_ONLY, streaming=streaming)
-    starting = _stream_offsets if streaming else _starting_offsets
+    ends = replace(
+        take("endingOffsets", ending_offsets, TO_LATEST),
+        timestamp_ms=take("endingTimestamp", not_negative, None),
+        times=take("endingOffsetsByTimestamp", times_of, {}),
+    )
+    starting = stream_offsets if streaming else starting_offsets
     default = LATEST if streaming else EARLIEST
     begins = replace(
         take("startingOffsets", starting, Bounds(default)),
         timestamp_ms=take("startingTimestamp", not_negative, None),
-        times=take("startingOffsetsByTimestamp", _times, {}),
+        times=take("startingOffsetsByTimestamp", times_of, {}),
         needs_record=take("startingOffsetsByTimestampStrategy", _is_error, False),
     )
+    require_order(begins, ends)
     offsets_min, offsets_max = (take(f"{m}OffsetsPerTrigger", positive, None) for m in _LEAST_MOST)
     if offsets_min and offsets_max and offsets_min > offsets_max:
         raise ConfigError(
@@ -263,12 +258,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
         pattern=pattern,
         partitions=partitions,
         starting=begins,
-        ending=Bounds(
-            LATEST,
-            take("endingOffsets", partial(_offsets, whole="latest", refused=EARLIEST), {}),
-            take("endingTimestamp", not_negative, None),
-            take("endingOffsetsByTimestamp", _times, {}),
-        ),
+        ending=ends,
         columns=_columns(take),
         control=take("includeControl", boolean, False),
         committed=take("kafka.isolation.level", isolation, False),
@@ -294,7 +284,7 @@ def _deletion(options: Mapping[str, str], take: Taker, begins: Bounds) -> Deleti
         return None
     if BOOTSTRAP not in options:
         raise ConfigError(f"option deleteConsumed: it is brokers that delete ({BOOTSTRAP})")
-    if replace(begins, needs_record=False) != Bounds(EARLIEST):
+    if replace(begins, needs_record=False) != FROM_EARLIEST:
         raise ConfigError(
             "option deleteConsumed: needs startingOffsets=earliest; all that lies before where a "
             "query begins would be deleted unread"
@@ -362,12 +352,14 @@ def known(given: Mapping[str, str]) -> dict[str, str]:
         )
     for name in given:
         if name.lower() not in _BY_LOWER:
-            _refuse_misspelt(name.lower())
+            _require_setting(name.lower())
     return {_BY_LOWER.get(name.lower(), name.lower()): text for name, text in given.items()}
 
 
-def _refuse_misspelt(name: str) -> None:
+def _require_setting(name: str) -> None:
     """Clients have many settings that say nothing here; one that nearly does was meant to."""
+    if name in REFUSED:
+        raise ConfigError(f"option {name} is not supported: {REFUSED[name]}")
     near = nearest(name, _OF_CLIENTS, _NEARLY)
     if near and name != near:
         raise ConfigError(f"unknown option {name}: is {near} meant?")
@@ -382,7 +374,7 @@ def of_clients(options: Mapping[str, str]) -> dict[str, str]:
     """Those of Kafka's clients, without their prefix; raises ConfigError for a misspelt one."""
     found = {name.lower(): text for name, text in options.items() if is_of_client(name)}
     for name in found:
-        _refuse_misspelt(name)
+        _require_setting(name)
     return {name.removeprefix(CLIENT_PREFIX): text for name, text in found.items()}
 
 
@@ -417,7 +409,7 @@ def _strategy(
     topics = take("subscribe", names, None) or take("topic", names, None)
     return (
         topics,
-        take("subscribePattern", lambda text: re.compile(text).pattern, None),
+        take("subscribePattern", _pattern, None),
         take("assign", _assigned, None),
     )
 
@@ -445,6 +437,12 @@ def names(text: str) -> tuple[str, ...]:
     return found
 
 
+def _pattern(text: str) -> str:
+    if not text:
+        raise ValueError("matches no name")
+    return re.compile(text).pattern
+
+
 def _directories(text: str) -> tuple[Path, ...]:
     return tuple(map(directory, names(text)))
 
@@ -465,7 +463,7 @@ def isolation(text: str) -> bool:
 
 def positive(text: str) -> int:
     """A number from 1 on."""
-    number = _long(text)
+    number = long_of(text)
     if number < 1:
         raise ValueError("must be at least 1")
     return number
@@ -479,14 +477,6 @@ def positive_int(text: str) -> int:
     return number
 
 
-def _long(text: str) -> int:
-    """No more than Spark's own have bits for."""
-    number = int(text)
-    if abs(number) > LONG_MAX:
-        raise ValueError(f"must be at most {LONG_MAX}")
-    return number
-
-
 def _duration_ms(text: str) -> int:
     """As Spark writes a time: 90s, 15m; a number alone is in milliseconds."""
     found = _DURATION.fullmatch(text.lower())
@@ -497,53 +487,9 @@ def _duration_ms(text: str) -> int:
     return min(whole, FOREVER_MS)
 
 
-def not_negative(text: str) -> int:
-    """A number from 0 on."""
-    number = _long(text)
-    if number < 0:
-        raise ValueError("must not be negative")
-    return number
-
-
 def _assigned(text: str) -> tuple[TopicPartition, ...] | None:
     found = json.loads(text)
     return tuple(TopicPartition(topic, int(n)) for topic, ns in found.items() for n in ns)
-
-
-def _starting_offsets(text: str) -> Bounds:
-    return Bounds(EARLIEST, _offsets(text, whole="earliest", refused=LATEST))
-
-
-def _stream_offsets(text: str) -> Bounds:
-    if text.lower() == "latest":
-        return Bounds(LATEST)
-    # As in Spark's Kafka source, what JSON does not name is read from its end.
-    everywhere = EARLIEST if text.lower() == "earliest" else LATEST
-    return Bounds(everywhere, _offsets(text, whole="earliest", refused=None))
-
-
-def _offsets(text: str, *, whole: str, refused: int | None) -> Mapping[TopicPartition, int]:
-    if text.lower() == whole:
-        return {}
-    if not text.startswith("{"):
-        raise ValueError(f"neither {whole} nor JSON")
-    offsets = {
-        TopicPartition(topic, int(n)): _long(str(offset))
-        for topic, of_topic in json.loads(text).items()
-        for n, offset in of_topic.items()
-    }
-    for partition, offset in offsets.items():
-        if offset == refused or offset < EARLIEST:
-            raise ValueError(f"{offset} for {partition} makes no sense here")
-    return offsets
-
-
-def _times(text: str) -> Mapping[TopicPartition, int]:
-    return {
-        TopicPartition(topic, int(n)): not_negative(str(time_ms))
-        for topic, of_topic in json.loads(text).items()
-        for n, time_ms in of_topic.items()
-    }
 
 
 def _is_error(text: str) -> bool:

@@ -37,6 +37,7 @@ from lapse.log.start import read_start
 from lapse.log.txn_index import AbortedTxn
 from lapse.records.batch import records_of
 from lapse.records.column_filter import Condition
+from lapse.spark.scan.bounds import EARLIEST, LATEST, Bounds, require_order_found
 from lapse.spark.scan.files import (
     DataLost,
     OpenedSegment,
@@ -46,7 +47,7 @@ from lapse.spark.scan.files import (
     position_near,
     time_index,
 )
-from lapse.spark.scan.options import EARLIEST, LATEST, Bounds, SourceOptions
+from lapse.spark.scan.options import SourceOptions
 
 OFFSET_MAX = (1 << 63) - 1
 _SEARCH_BLOCK_BYTES = 1 << 20
@@ -269,7 +270,9 @@ def named(
     missing = set(options.topics or ()) - {partition.topic for partition in there}
     if missing:
         raise ConfigError(f"there is no topic {', '.join(sorted(missing))} {where}")
-    unknown = sorted(str(p) for p in _mentioned(options) - set(there))
+    topics = {partition.topic for partition in there}
+    unnamed = {name for one in (options.starting, options.ending) for name in one.topics} - topics
+    unknown = sorted(str(p) for p in _mentioned(options) - set(there)) + sorted(unnamed)
     if unknown:
         raise ConfigError(f"there is no {', '.join(unknown)} {where}")
     return chosen
@@ -299,7 +302,7 @@ def offset_in(
     partition: TopicPartition, extent: Extent, bounds: Bounds, options: SourceOptions, latest: int
 ) -> int:
     """A partition's offset where it is not given by time; raises DataLost where it is not there."""
-    offset = bounds.offsets.get(partition, bounds.everywhere)
+    offset = bounds.offset_of(partition)
     start, end = extent.start_offset, extent.end_offset
     if offset == EARLIEST:
         return start
@@ -358,6 +361,7 @@ def _range_of(log: Log, options: SourceOptions, pruning: Pruning, clock: Clock) 
     upper = _upper(log, options)
     begin = _resolved(log, options.starting, options, upper, clock)
     until = min(_resolved(log, options.ending, options, upper, clock), upper)
+    require_order_found(log.partition, options.starting, begin, until, log.start_offset)
     begin, until = max(begin, pruning.offset_from), min(until, pruning.offset_until)
     if pruning.timestamp_from is not None and begin < until:
         found = offset_for_time(log, pruning.timestamp_from, begin, clock)

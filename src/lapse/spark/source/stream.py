@@ -38,8 +38,9 @@ from pyspark.sql.streaming.datasource import (
 from lapse.base.clock import SystemClock
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.spark.scan import place
+from lapse.spark.scan.bounds import EARLIEST, Bounds
 from lapse.spark.scan.files import DataLost
-from lapse.spark.scan.options import EARLIEST, Bounds, SourceOptions
+from lapse.spark.scan.options import SourceOptions
 from lapse.spark.scan.plan import Extent, Pruning
 from lapse.spark.scan.read import read_split
 from lapse.spark.source.delete import Deletion

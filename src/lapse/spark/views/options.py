@@ -12,12 +12,12 @@ from typing import TypeVar
 
 from lapse.base.config import LONG_MAX, split_settings
 from lapse.base.errors import ConfigError
+from lapse.spark.scan.bounds import not_negative
 from lapse.spark.scan.options import (
     boolean,
     is_of_client,
     isolation,
     names,
-    not_negative,
     of_clients,
 )
 from lapse.spark.views.spec import ViewFilter, ViewOptions

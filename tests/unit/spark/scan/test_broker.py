@@ -147,7 +147,7 @@ def test_every_record_once(broker: Broker) -> None:
         (
             {
                 "startingOffsets": '{"a":{"0":98,"1":19}}',
-                "endingOffsetsByTimestamp": f'{{"a":{{"0":{TIME_MS + 1}}}}}',
+                "endingOffsetsByTimestamp": f'{{"a":{{"0":{TIME_MS + 49}}}}}',
             },
             of(1, 19, 20),
         ),

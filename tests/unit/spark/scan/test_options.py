@@ -9,10 +9,11 @@ import pytest
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
 from lapse.records.columns import TYPES, WITHOUT_HEADERS
+from lapse.spark.scan.bounds import Bounds
 from lapse.spark.scan.options import (
     OPTIONS,
+    REFUSED,
     WITHOUT_EFFECT,
-    Bounds,
     SourceOptions,
     columns_of,
     parse_options,
@@ -62,6 +63,26 @@ def test_offsets_and_times() -> None:
     assert options.starting.offsets == {TopicPartition("a", 0): 17, TopicPartition("a", 1): -2}
     assert options.ending == Bounds(-1, {TopicPartition("a", 0): -1}, 9)
     assert parsed(startingOffsets="Earliest", endingOffsets="latest") == parsed()
+
+
+def test_topics_begin_and_end_as_a_word_says() -> None:
+    """Partitions that are named win over their topic's word."""
+    mixed = parsed(startingOffsets='{"a":"eArLiEst","b":{"0":23}}').starting
+    assert mixed == Bounds(-2, {TopicPartition("b", 0): 23}, topics={"a": -2})
+    stream = parse_options(
+        {"path": "/a", "startingOffsets": '{"a":"earliest","b":"latest"}'}, streaming=True
+    ).starting
+    assert [stream.offset_of(TopicPartition(name, 0)) for name in "abc"] == [-2, -1, -1]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_settings_that_are_the_sources_own_are_refused(name: str) -> None:
+    """As Spark's Kafka source refuses them, in writing too."""
+    with pytest.raises(ConfigError, match=f"option {name} is not supported: "):
+        parsed(**{name.upper().replace("KAFKA.", "kafka."): "x"})
+    given = {"kafka.bootstrap.servers": "b:1", "topic": "t", name: "x"}
+    with pytest.raises(ConfigError, match=f"option {name} is not supported: "):
+        parse_write_options(given, overwrite=False)
 
 
 def test_columns() -> None:
@@ -131,6 +152,15 @@ def test_an_unknown_option_is_named_with_the_known_ones() -> None:
         ({"startingTimestamp": str(1 << 63)}, "must be at most"),
         ({"startingOffsets": '{"a":{"0":9223372036854775808}}'}, "must be at most"),
         ({"maxRecordsPerPartition": "0"}, "must be at least 1"),
+        ({"startingOffsets": '{"a":"middle"}'}, "'middle' for a: neither earliest nor latest"),
+        ({"startingOffsets": '{"a":"latest"}'}, "-1 for a makes no sense here"),
+        ({"endingOffsets": '{"a":"earliest"}'}, "-2 for a makes no sense here"),
+        ({"subscribePattern": ""}, "matches no name"),
+        (
+            {"startingOffsets": '{"a":{"0":5}}', "endingOffsets": '{"a":{"0":4}}'},
+            "a-0 is to begin at 5 and to end at 4",
+        ),
+        ({"startingTimestamp": "5", "endingTimestamp": "4"}, "=5: is after endingTimestamp=4"),
         ({"columns": "offset,Key"}, "no column 'Key': there are key, value"),
         ({"columns": "key,key"}, "a column is named twice"),
     ],
