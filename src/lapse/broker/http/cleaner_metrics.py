@@ -23,10 +23,11 @@ from prometheus_client.core import GaugeMetricFamily, Metric, Sample
 from prometheus_client.registry import Collector
 
 from lapse.base.errors import CorruptData, StorageError
+from lapse.base.ids import TopicPartition
 from lapse.base.times import after_ms
 from lapse.broker.conditions import conditions
 from lapse.broker.control import ServiceSeen
-from lapse.broker.http.lateness import deadlines_without_rounds, lateness_of, overdue
+from lapse.broker.http.lateness import deadlines_without_rounds, missed, overdue
 from lapse.broker.http.metrics import labelled
 from lapse.broker.request.context import Services
 from lapse.lifecycle.clock_guard import ClockGuard
@@ -72,8 +73,9 @@ class Row:
     """One log that may get rounds; valid while no decision on the log can come out otherwise.
 
     Attributes:
-        where: the log's labels.
-        name: the log's name in reports.
+        log: which one.
+        where: its labels.
+        name: its name in reports.
         directory: the log directory of the log.
         ratio: the dirty ratio.
         late_from_ms: from when on the log is late (KIP-354); None if it never will be.
@@ -87,6 +89,7 @@ class Row:
         failures: rounds that failed in a row, while one is due.
     """
 
+    log: TopicPartition
     where: dict[str, str]
     name: str
     directory: str
@@ -174,6 +177,7 @@ def row_of(decision: Decision) -> Row:
     reason, held_bytes = _uncleanable(decision)
     late_ms = compaction_delay_ms(facts, config, _AFTER_ALL_MS)  # it grows with the clock
     return Row(
+        log=facts.partition,
         where=dict(zip(_WHERE, (topic, partition), strict=True)),
         name=str(facts.partition),
         directory=os.path.dirname(facts.dir),
@@ -307,7 +311,7 @@ class CleanerCollector(Collector):
     def _pipeline(self, rows: Sequence[Row], now_ms: int) -> Seen:
         """The state of rounds, from the logs, the control socket and the service's files."""
         seen, reasons = self._seen(), {h.log: h.reason for h in self._queue().held}
-        late = lateness_of(self._online(), _deadlines(rows), now_ms)
+        late = missed(self._online(), _deadlines(rows), now_ms)
         progress = self._progress()
         held = self._guard.trouble if self._guard.held else ""
         if not held and seen.pid is not None and progress is not None and progress.state == HELD:
@@ -320,7 +324,7 @@ class CleanerCollector(Collector):
             connection=connection,
             due=sum(row.due for row in rows),
             failing={r.name: (r.failures, reasons.get(r.name, "")) for r in rows if r.failures},
-            late_ms={(str(one.log), one.kind): one.ms for one in late if one.ms},
+            late_ms={(str(one.log), one.kind): one.ms for one in late},
             clock=held,
         )
 
@@ -417,9 +421,9 @@ class CleanerCollector(Collector):
 
 def logs_seen(logs: Iterable[PartitionLog], rows: Iterable[Row]) -> Iterator[LogSeen]:
     """As an overview counts them; those without a row get no rounds."""
-    by_log = {row.name: row for row in rows}
+    by_log = {row.log: row for row in rows}
     for log in logs:
-        row = by_log.get(str(log.partition))
+        row = by_log.get(log.partition)
         if row is None:
             deadlines = deadlines_without_rounds(log)
             yield LogSeen(log.partition, log.config, log.size_bytes, deadlines)
@@ -430,8 +434,8 @@ def logs_seen(logs: Iterable[PartitionLog], rows: Iterable[Row]) -> Iterator[Log
             )  # fmt: skip
 
 
-def _deadlines(rows: Iterable[Row]) -> dict[str, tuple[Deadline, ...]]:
-    return {row.name: row.deadlines for row in rows}
+def _deadlines(rows: Iterable[Row]) -> dict[TopicPartition, tuple[Deadline, ...]]:
+    return {row.log: row.deadlines for row in rows}
 
 
 def _of_health(seen: Seen, writes: Iterable[Condition]) -> Iterator[Metric]:

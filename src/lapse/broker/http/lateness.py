@@ -31,7 +31,9 @@ class Late(NamedTuple):
 
 
 def overdue(
-    logs: Iterable[PartitionLog], by_log: Mapping[str, tuple[Deadline, ...]], now_ms: int
+    logs: Iterable[PartitionLog],
+    by_log: Mapping[TopicPartition, tuple[Deadline, ...]],
+    now_ms: int,
 ) -> Metric:
     """The lateness of all logs, as a metric."""
     family = GaugeMetricFamily(NAME, _DOC, labels=["topic", "partition", "kind"])
@@ -42,15 +44,35 @@ def overdue(
 
 
 def lateness_of(
-    logs: Iterable[PartitionLog], by_log: Mapping[str, tuple[Deadline, ...]], now_ms: int
+    logs: Iterable[PartitionLog],
+    by_log: Mapping[TopicPartition, tuple[Deadline, ...]],
+    now_ms: int,
 ) -> Iterator[Late]:
-    """The lateness of all logs; `by_log`: deadlines of the logs that get rounds, by log name."""
+    """The lateness of all logs, by each kind; `by_log`: deadlines of those that get rounds."""
     for log in logs:
-        deadlines = by_log.get(str(log.partition))
-        if deadlines is None:
-            deadlines = deadlines_without_rounds(log)
-        for kind, late_ms in overdue_ms(log.config, deadlines, now_ms).items():
+        for kind, late_ms in overdue_ms(log.config, _deadlines(log, by_log), now_ms).items():
             yield Late(log.partition, kind, late_ms)
+
+
+def missed(
+    logs: Iterable[PartitionLog],
+    by_log: Mapping[TopicPartition, tuple[Deadline, ...]],
+    now_ms: int,
+) -> Iterator[Late]:
+    """The same of what is late alone: of most logs nothing is."""
+    for log in logs:
+        deadlines = _deadlines(log, by_log)
+        if deadlines and min(deadlines)[0] < now_ms:
+            for kind, late_ms in overdue_ms(log.config, deadlines, now_ms).items():
+                if late_ms:
+                    yield Late(log.partition, kind, late_ms)
+
+
+def _deadlines(
+    log: PartitionLog, by_log: Mapping[TopicPartition, tuple[Deadline, ...]]
+) -> tuple[Deadline, ...]:
+    found = by_log.get(log.partition)
+    return deadlines_without_rounds(log) if found is None else found
 
 
 def deadlines_without_rounds(log: PartitionLog) -> tuple[Deadline, ...]:

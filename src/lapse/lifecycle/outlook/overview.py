@@ -138,39 +138,55 @@ def overview_of(
 ) -> Overview:
     """Count them."""
     topics, configs = dict[str, TopicSeen](), dict[str, TopicConfig]()
-    ahead: list[Ahead] = []
+    earliest: list[tuple[Deadline, TopicPartition]] = []
     count = size_bytes = due = late = 0
-    for one in logs:
+    for one in logs:  # of ten thousand: what is not counted is not made
         count, size_bytes, due = count + 1, size_bytes + one.size_bytes, due + one.is_due
-        name, seen = one.log.topic, _alone(one)
-        if name not in topics:
-            topics[name] = TopicSeen(name, policy_text(one.config))
+        name = one.log.topic
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = TopicSeen(name, policy_text(one.config))
             configs[name] = one.config
-        topics[name].add(seen)
-        if seen.first is not None:
-            ahead.append(seen.first)
-            late += seen.first.at_ms < now_ms
+        first = _count(topic, one)
+        if first is not None:
+            earliest.append((first, one.log))
+            late += first.ms < now_ms
     shown = _most_urgent(topics.values())
     for topic in shown:  # formulas are looked up for these, not for all
         bounds = {promise.name: promise.ms for promise in bounds_of(configs[topic.topic])}
         topic.lag_ms_max = bounds.get(SUPERSEDED_IS_GONE)
     return Overview(
         broker, now_ms, shown, len(topics), count, size_bytes, due, late,
-        tuple(nsmallest(AHEAD_MAX, ahead, key=_moment)), tuple(troubles), status,
+        _ahead(earliest), tuple(troubles), status,
     )  # fmt: skip
 
 
-def _alone(log: LogSeen) -> TopicSeen:
-    """A topic of that log alone."""
-    superseded = [deadline.ms for deadline in log.deadlines if deadline.what == SUPERSEDED]
-    first = None
-    if log.deadlines:
-        earliest = min(log.deadlines)
-        first = Ahead(str(log.log), earliest.what, earliest.ms)
-    return TopicSeen(
-        log.log.topic, "", 1, log.size_bytes, log.dirty_bytes, log.dirty_ratio, int(log.is_due),
-        int(log.is_held), min(superseded, default=None), None, first,
-    )  # fmt: skip
+def _count(topic: TopicSeen, log: LogSeen) -> Deadline | None:
+    """A log of its topic; returns its earliest deadline."""
+    topic.logs += 1
+    topic.size_bytes += log.size_bytes
+    topic.dirty_bytes += log.dirty_bytes
+    topic.dirty_ratio = max(topic.dirty_ratio, log.dirty_ratio)
+    topic.due += log.is_due
+    topic.held += log.is_held
+    if not log.deadlines:
+        return None
+    for at_ms, what in log.deadlines:
+        if what == SUPERSEDED and (topic.superseded_ms is None or at_ms < topic.superseded_ms):
+            topic.superseded_ms = at_ms
+    first = min(log.deadlines)
+    if topic.first is None or first.ms <= topic.first.at_ms:
+        ahead = Ahead(str(log.log), first.what, first.ms)
+        topic.first = ahead if topic.first is None else min(topic.first, ahead, key=_moment)
+    return first
+
+
+def _ahead(earliest: list[tuple[Deadline, TopicPartition]]) -> tuple[Ahead, ...]:
+    """The first of them, by time and then by the log's name."""
+    times = nsmallest(AHEAD_MAX, (first.ms for first, _ in earliest))
+    last_ms = times[-1] if times else 0
+    found = [Ahead(str(log), at.what, at.ms) for at, log in earliest if at.ms <= last_ms]
+    return tuple(nsmallest(AHEAD_MAX, found, key=_moment))
 
 
 def together(overviews: Iterable[Overview]) -> Overview:
