@@ -265,10 +265,11 @@ class CleanerCollector(Collector):
         now_ms = self._services.clock.now_ms()
         rows, last_run, by_log = self._look(now_ms)
         yield from self._kafka(rows, now_ms)
-        yield overdue(self._online(), _deadlines(rows), now_ms)
+        online = self._online()
+        yield overdue(online, _deadlines(rows), now_ms)
         yield from _costs(last_run)
         yield from self._service()
-        yield from _of_health(self._pipeline(rows, now_ms), self._writes())
+        yield from _of_health(self._pipeline(online, rows, now_ms), self._writes())
         yield from _of_logs(rows, now_ms)
         yield from _of_rounds(rows, by_log)
 
@@ -276,21 +277,24 @@ class CleanerCollector(Collector):
         """All that is out of order; callable from any thread; reads files."""
         now_ms = self._services.clock.now_ms()
         rows, _, _ = self._look(now_ms)
-        return self._found(rows, now_ms)
+        return self._found(self._online(), rows, now_ms)
 
-    def _found(self, rows: Sequence[Row], now_ms: int) -> list[Condition]:
-        return [*self._writes(), *pipeline_conditions(self._pipeline(rows, now_ms))]
+    def _found(
+        self, online: Sequence[PartitionLog], rows: Sequence[Row], now_ms: int
+    ) -> list[Condition]:
+        pipeline = self._pipeline(online, rows, now_ms)
+        return [*self._writes(), *pipeline_conditions(pipeline)]
 
     def overview(self) -> Overview:
         """All logs, counted; callable from any thread; reads files."""
         now_ms = self._services.clock.now_ms()
         rows, _, _ = self._look(now_ms)
-        status = None
+        online, status = self._online(), None
         with contextlib.suppress(CorruptData, StorageError):
             status = read_status(self._data_dir, now_ms)
         return overview_of(
-            self._services.config.node_id, now_ms, logs_seen(self._online(), rows),
-            (Trouble(one.is_fault, one.reason, str(one)) for one in self._found(rows, now_ms)),
+            self._services.config.node_id, now_ms, logs_seen(online, rows),
+            (Trouble(c.is_fault, c.reason, str(c)) for c in self._found(online, rows, now_ms)),
             status,
         )  # fmt: skip
 
@@ -308,10 +312,10 @@ class CleanerCollector(Collector):
         topics = self._services.topics.image.topics.values()
         return [*self.of_cluster(), *conditions(self._services.partitions, topics)]
 
-    def _pipeline(self, rows: Sequence[Row], now_ms: int) -> Seen:
+    def _pipeline(self, online: Sequence[PartitionLog], rows: Sequence[Row], now_ms: int) -> Seen:
         """The state of rounds, from the logs, the control socket and the service's files."""
         seen, reasons = self._seen(), {h.log: h.reason for h in self._queue().held}
-        late = missed(self._online(), _deadlines(rows), now_ms)
+        late = missed(online, _deadlines(rows), now_ms)
         progress = self._progress()
         held = self._guard.trouble if self._guard.held else ""
         if not held and seen.pid is not None and progress is not None and progress.state == HELD:

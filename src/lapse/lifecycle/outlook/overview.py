@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from heapq import nsmallest
+from typing import NamedTuple
 
 from lapse.base.config import TopicConfig
 from lapse.base.ids import TopicPartition
@@ -21,9 +22,8 @@ TOPICS_MAX = 100
 AHEAD_MAX = 25
 
 
-@dataclass(frozen=True, slots=True)
-class LogSeen:
-    """A log, as it is counted.
+class LogSeen(NamedTuple):
+    """A log, as it is counted; a tuple, as one is made of each.
 
     Attributes:
         dirty_bytes, dirty_ratio: of compacted logs (S-5).

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from lapse.base.config import topic_config
@@ -30,7 +28,7 @@ def seen(name: str, *deadlines: tuple[int, str], **more: object) -> LogSeen:
     where = TopicPartition.parse(name)
     assert where is not None
     found = tuple(Deadline(*one) for one in deadlines)
-    return replace(LogSeen(where, COMPACTED, 100, found), **more)
+    return LogSeen(where, COMPACTED, 100, found)._replace(**more)
 
 
 def test_counts_are_of_all_logs() -> None:
