@@ -63,7 +63,7 @@ def test_verify(tmp_path: Path) -> None:
     follow("docs/verify.md", Place(tmp_path, stands_for=here))
 
 
-def test_explain(tmp_path: Path) -> None:
+def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A round has removed the record at 0, and what came since is too little for another."""
     with BrokerProcess(tmp_path / "data", QUICK) as broker, rounds_beside(broker.data):
         create(
@@ -71,14 +71,21 @@ def test_explain(tmp_path: Path) -> None:
             f"segment.bytes={MIB}", "min.cleanable.dirty.ratio=0.5",
         )  # fmt: skip
         produce(broker, "orders", ["again", "again", *map(str, range(60))], 50 * KIB)
+
+        def explained() -> str:
+            capsys.readouterr()
+            assert main(["explain", str(broker.data), "--partition", "orders-0"]) == 0
+            return capsys.readouterr().out
+
+        # All that is sealed gets clean: one segment more is a fourth of the log, or a third.
+        assert main(["rounds", "clean", str(broker.data), "--partition", "orders-0"]) == 0
+        wait_until(lambda: "[active-segment]" in explained(), explained)
+        produce(broker, "orders", ["more", *map(str, range(60, 85))], 50 * KIB)
         here = {
             "DATA": str(broker.data), "4711": "0", "0.31": "0.…", "20261121T050000.123-5ae0c1": "…",
             "2026-11-28 02:56:50": "…", "2026-11-21 05:00:00": "…", "2026-11-21 05:00:02": "…",
         }  # fmt: skip
-        place = Place(tmp_path, stands_for=here)
-        wait_until((broker.data / "orders-0/.lapse/ledger").exists, lambda: "no round")
-        produce(broker, "orders", ["more", *map(str, range(60, 85))], 50 * KIB)
-        follow("docs/explain.md", place)
+        follow("docs/explain.md", Place(tmp_path, stands_for=here))
 
 
 def test_rounds_under_way(tmp_path: Path) -> None:
@@ -102,6 +109,12 @@ def test_monitor(tmp_path: Path) -> None:
         create(broker, "users", 1)
         here = {"HOST:9092": broker.bootstrap, "HOST:9093": broker.http}
         follow("docs/monitor.md", Place(tmp_path, broker.bootstrap, here))
+
+
+@pytest.mark.parametrize("page", ["docs/deploy.md", "docs/cluster.md"])
+def test_what_needs_no_root_and_no_cluster(page: str, tmp_path: Path) -> None:
+    here = {"/opt/lapse/bin/": "", "/etc/lapse": str(tmp_path), "/var/lib/lapse": str(tmp_path)}
+    follow(page, Place(tmp_path, stands_for=here))
 
 
 def test_the_client(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
