@@ -51,12 +51,14 @@ BEGUN_FIRST = {
     for rank, file in enumerate(
         (
             "test_tidy.py",
+            "spark/test_actions.py",
             "spark/test_cluster.py",
             "spark/test_speculation.py",
             "spark/test_chaos.py",
             "spark/test_export.py",
             "spark/test_demo.py",
             "spark/test_copy.py",
+            "spark/test_connector_streams.py",
             "spark/test_demo_fails.py",
             "spark/test_on_demand.py",
             "spark/test_strangers.py",
@@ -77,6 +79,8 @@ BEGUN_FIRST = {
             "compat/test_other_languages.py",
             "compat/test_cluster_levels.py",
             "compat/test_cluster_tombstones.py",
+            "compat/test_how_tos.py",
+            "compat/test_quickstart.py",
             "compat/test_adopt.py",
             "compat/test_cluster_reassigned.py",
             "compat/test_up.py",
