@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
+from lapse.spark import source
 from lapse.spark.rounds.engine import SparkEngine
 from lapse.spark.session import class_archive
 from lapse.spark.session.java import find_java
@@ -51,6 +53,13 @@ def session(archive: Path | None) -> Iterator[OpenSession]:
         opened = open_session(SessionOptions(master="local[2]", app_name="lapse tests"))
     yield opened
     opened.spark.stop()
+
+
+@pytest.fixture(scope="module")
+def spark(session: OpenSession) -> SparkSession:
+    """A session that knows `format("lapse")`, with filters."""
+    source.register(session.spark)
+    return session.spark
 
 
 @pytest.fixture(scope="module")

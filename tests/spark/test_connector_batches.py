@@ -10,8 +10,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from lapse.base.clock import SystemClock
-from lapse.spark import source
-from lapse.spark.session.session import OpenSession
 from lapse.testing.broker_process import BrokerProcess
 from tests.spark.connectors_own import (
     SECONDS_MAX,
@@ -22,12 +20,6 @@ from tests.spark.connectors_own import (
     reading,
     values,
 )
-
-
-@pytest.fixture(scope="module")
-def spark(session: OpenSession) -> SparkSession:
-    source.register(session.spark)
-    return session.spark
 
 
 @pytest.fixture(scope="module")

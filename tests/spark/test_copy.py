@@ -21,9 +21,7 @@ from lapse.client.admin import Admin
 from lapse.client.consumer import Consumer
 from lapse.client.producer import Producer
 from lapse.client.record import ConsumerRecord
-from lapse.spark import source
 from lapse.spark.export.copy import ClusterAddress, CopyFailed, CopySpec, claim, copy_what_is_there
-from lapse.spark.session.session import OpenSession
 from lapse.spark.source.progress import read_checkpoint
 from lapse.testing.broker_process import BrokerProcess
 from tests.oracle.kafka import RealKafka
@@ -35,12 +33,6 @@ SECONDS_MAX = 120
 APPEND, CREATE = "LogAppendTime", "CreateTime"
 KINDS = {"a2a": (APPEND, APPEND), "a2c": (APPEND, CREATE), "c2a": (CREATE, APPEND)}
 VALUED = {"lapse.tombstone.values.enable": "true"}
-
-
-@pytest.fixture(scope="module")
-def spark(session: OpenSession) -> SparkSession:
-    source.register(session.spark)
-    return session.spark
 
 
 @pytest.fixture(scope="module")

@@ -15,17 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.groups import group_ids
-from lapse.spark import source
-from lapse.spark.session.session import OpenSession
 from lapse.testing.broker_process import BrokerProcess
 
 ROWS, PARTITIONS = 600, 3
-
-
-@pytest.fixture(scope="module")
-def spark(session: OpenSession) -> SparkSession:
-    source.register(session.spark)
-    return session.spark
 
 
 @pytest.fixture(scope="module")

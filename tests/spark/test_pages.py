@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -36,6 +37,6 @@ def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         place = Place(tmp_path, broker.bootstrap, here)
         follow("docs/export.md", place)
     [block] = python_blocks("docs/export.md")
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     asyncio.run(run_python(place.here(block), names))
-    assert names["rows"].num_rows == KEYS  # type: ignore[attr-defined]
+    assert names["rows"].num_rows == KEYS

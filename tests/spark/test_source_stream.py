@@ -13,21 +13,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StreamingQuery
 
 from lapse.log.partition_log import PartitionLog
-from lapse.spark import source
 from lapse.spark.scan import place
 from lapse.spark.scan.options import parse_options
-from lapse.spark.session.session import OpenSession
 from lapse.testing.broker_process import BrokerProcess
 from tests.support.log.logs import NOW, append, batch, open_log
 
 SECONDS_MAX = 60
 RECORDS = 3  # of a batch
-
-
-@pytest.fixture(scope="module")
-def spark(session: OpenSession) -> SparkSession:
-    source.register(session.spark)
-    return session.spark
 
 
 @pytest.fixture(scope="module")

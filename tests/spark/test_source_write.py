@@ -12,11 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from lapse.base.clock import SystemClock
-from lapse.spark import source
 from lapse.spark.scan import place
 from lapse.spark.scan.options import parse_options
 from lapse.spark.scan.plan import Extent
-from lapse.spark.session.session import OpenSession
 from lapse.testing.broker_process import BrokerProcess
 
 ROWS = 1000
@@ -25,12 +23,6 @@ SETTINGS = {
     "lapse.tombstone.values.enable": "true",
     "log.retention.ms": "-1",  # records have times of long ago
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def spark(session: OpenSession) -> SparkSession:
-    source.register(session.spark)
-    return session.spark
 
 
 @pytest.fixture(scope="module")

@@ -60,12 +60,12 @@ def missed(
     now_ms: int,
 ) -> Iterator[Late]:
     """The same of what is late alone: of most logs nothing is."""
-    for log in logs:
-        deadlines = _deadlines(log, by_log)
-        if deadlines and min(deadlines)[0] < now_ms:
-            for kind, late_ms in overdue_ms(log.config, deadlines, now_ms).items():
-                if late_ms:
-                    yield Late(log.partition, kind, late_ms)
+    late = (log for log in logs if _is_past(_deadlines(log, by_log), now_ms))
+    return (one for one in lateness_of(late, by_log, now_ms) if one.ms)
+
+
+def _is_past(deadlines: tuple[Deadline, ...], now_ms: int) -> bool:
+    return any(deadline.ms < now_ms for deadline in deadlines)
 
 
 def _deadlines(

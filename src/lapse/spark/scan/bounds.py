@@ -77,10 +77,16 @@ def require_order(begins: Bounds, ends: Bounds) -> None:
 
 
 def require_order_found(
-    partition: TopicPartition, begins: Bounds, begin: int, until: int, log_start: int
+    partition: TopicPartition, bounds: tuple[Bounds, Bounds], begin: int, until: int
 ) -> None:
-    """The same once offsets are found; what time and retention have done is no mistake."""
-    if begins.time_of(partition) is None and begin > until >= log_start:
+    """The same once offsets are found, both within the log.
+
+    A beginning by time alone is no mistake, since times of records need not ascend; nor is one
+    above what is committed, where the end is wherever that is.
+    """
+    begins, ends = bounds
+    is_open = ends.time_of(partition) is None and ends.offset_of(partition) == LATEST
+    if begins.time_of(partition) is None and not is_open and begin > until:
         raise ConfigError(f"{partition} is to begin at offset {begin} and to end at {until}")
 
 

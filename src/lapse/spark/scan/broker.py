@@ -61,8 +61,9 @@ def plan(options: SourceOptions, pruning: Pruning) -> list[Split]:
         }
         begin = await _resolved(consumer, extents, options.starting, options)
         until = await _resolved(consumer, extents, options.ending, options)
-        for p, extent in extents.items():
-            require_order_found(p, options.starting, begin[p], until[p], extent.start_offset)
+        for p in extents:
+            bounds = options.starting, options.ending
+            require_order_found(p, bounds, begin[p], until[p])
         if pruning.timestamp_from is not None:
             wanted = Bounds(LATEST, timestamp_ms=pruning.timestamp_from)
             young = await _resolved(consumer, extents, wanted, options)
@@ -107,8 +108,10 @@ def looks(options: SourceOptions, at: Mapping[TopicPartition, int]) -> dict[Topi
                 try:
                     return await _look(cluster, partition, offset, limits)
                 except KafkaError as e:
-                    if e.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                    if e.code not in _GONE:
                         raise
+                    if e.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                        return None  # who reads it says that it is gone, or passes it over
                 async with Consumer(cluster, config) as consumer:
                     first = (await consumer.beginning_offsets([partition]))[partition]
                 return await _look(cluster, partition, first, limits)

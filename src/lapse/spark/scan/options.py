@@ -189,7 +189,7 @@ class SourceOptions:
         pattern: internal topics (`__…`) are only read when named in full.
         partitions: exactly these; None: all of the topics.
         offsets_max: of a stream, what a batch may have; None is no limit.
-        bytes_max: the same in bytes of segments; not both, and not from brokers.
+        bytes_max: the same in bytes of segments; not both.
         offsets_min: of a stream, what a batch waits for, for `trigger_delay_ms` at most.
         records_max: offsets of one Spark partition; None is no limit.
         deletion: of a stream, whether what it has read is deleted.

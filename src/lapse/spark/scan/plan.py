@@ -360,9 +360,10 @@ def _range_of(log: Log, options: SourceOptions, pruning: Pruning, clock: Clock) 
     """One, or none where nothing is wanted of the log."""
     upper = _upper(log, options)
     begin = _resolved(log, options.starting, options, upper, clock)
-    until = min(_resolved(log, options.ending, options, upper, clock), upper)
-    require_order_found(log.partition, options.starting, begin, until, log.start_offset)
-    begin, until = max(begin, pruning.offset_from), min(until, pruning.offset_until)
+    until = _resolved(log, options.ending, options, upper, clock)
+    bounds = options.starting, options.ending
+    require_order_found(log.partition, bounds, begin, until)
+    begin, until = max(begin, pruning.offset_from), min(until, upper, pruning.offset_until)
     if pruning.timestamp_from is not None and begin < until:
         found = offset_for_time(log, pruning.timestamp_from, begin, clock)
         begin = until if found is None else found

@@ -47,6 +47,18 @@ def test_counts_are_of_all_logs() -> None:
     assert (b.topic, b.policy, b.held, b.first) == ("b", "delete", 1, None)
 
 
+def test_the_order_of_logs_is_of_no_account() -> None:
+    """At one moment the first log by name is the first."""
+    logs = [
+        seen("a-1", (NOW + 5, SUPERSEDED), dirty_ratio=0.5),
+        seen("a-0", (NOW + 5, TOMBSTONE), dirty_ratio=0.25),
+    ]
+    found = overview_of(1, NOW, logs)
+    assert found == overview_of(1, NOW, reversed(logs))
+    [topic] = found.topics
+    assert (topic.dirty_ratio, topic.first) == (0.5, Ahead("a-0", TOMBSTONE, NOW + 5))
+
+
 def test_late_is_what_is_over_not_what_is_due_now() -> None:
     logs = [seen(f"a-{n}", (NOW + n - 1, SUPERSEDED)) for n in range(3)]
     assert overview_of(1, NOW, logs).late == 1

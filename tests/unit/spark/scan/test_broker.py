@@ -449,3 +449,10 @@ def test_a_look_below_the_log_start_is_one_at_it(broker: Broker) -> None:
     broker.node.services.partitions.get(partition).delete_records(7)
     options = parse_options({"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "looked-at"})
     assert source_broker.looks(options, {partition: 0})[partition].begin == 7
+
+
+def test_a_partition_that_is_gone_holds_no_look_up(broker: Broker) -> None:
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.default.api.timeout.ms": "300"}
+    options = parse_options({**given, "subscribe": "a"})
+    gone = TopicPartition("gone-since", 0)
+    assert source_broker.looks(options, {gone: 0, A1: 19}).keys() == {A1}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.base.ids import TopicPartition
-from lapse.spark.scan.byte_looks import Look, Looks, Offsets, ends_within
+from lapse.spark.scan.byte_looks import LOOKED_AT_MAX, Look, Looks, Offsets, ends_within
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 LOOK_BYTES = 1000
@@ -99,6 +99,26 @@ def test_far_from_the_limit_one_look_is_enough() -> None:
     brokers = Brokers({A: [(3, 100)] * 10})
     assert ends_within({}, brokers.latest(), 1 << 30, brokers) == brokers.latest()
     assert brokers.looked == 1
+
+
+def test_of_many_partitions_some_are_looked_at() -> None:
+    """And each goes on, also where the limit is less than a batch of each."""
+    many = {TopicPartition("m", n): [(3, 100)] * (10 + n % 5) for n in range(1000)}
+    brokers = Brokers(many)
+    most: list[int] = []
+
+    def look(at: Offsets) -> Looks:
+        most.append(len(at))
+        return brokers(at)
+
+    for bytes_max in (1, 200_000, 1 << 30):
+        after = ends_within({}, brokers.latest(), bytes_max, look)
+        assert all(0 < after[p] <= at for p, at in brokers.latest().items())
+    assert max(most) == LOOKED_AT_MAX
+    half = sum(brokers.bytes_between(p, 0, at) for p, at in brokers.latest().items()) // 2
+    after = ends_within({}, brokers.latest(), half, look)
+    n_bytes = sum(brokers.bytes_between(p, 0, at) for p, at in after.items())
+    assert 0.8 * half < n_bytes < 1.2 * half
 
 
 def test_where_no_record_is_left_nothing_holds_the_stream() -> None:

@@ -65,6 +65,12 @@ def test_offsets_and_times() -> None:
     assert parsed(startingOffsets="Earliest", endingOffsets="latest") == parsed()
 
 
+def test_what_times_win_over_is_not_compared() -> None:
+    offsets = {"startingOffsets": '{"a":{"0":5}}', "endingOffsets": '{"a":{"0":4}}'}
+    for name in ("startingTimestamp", "endingTimestamp"):
+        assert parsed(**offsets, **{name: "9"}).starting.offsets
+
+
 def test_topics_begin_and_end_as_a_word_says() -> None:
     """Partitions that are named win over their topic's word."""
     mixed = parsed(startingOffsets='{"a":"eArLiEst","b":{"0":23}}').starting
