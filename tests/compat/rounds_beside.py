@@ -19,7 +19,7 @@ from lapse.log.env import LogEnv
 @contextmanager
 def rounds_beside(data: Path) -> Iterator[Service]:
     """The lifecycle service in a thread, with rounds in this process."""
-    env, owner = LogEnv(RealFs(), SystemClock()), RemoteOwner(data)
+    env, owner = LogEnv(RealFs(), SystemClock()), RemoteOwner.beside(data)
     engine = InlineEngine(env.fs, env.clock)
     service = Service(owner, engine, env, data, ServiceOptions(MapMemory(32 << 20), pause_ms=20))
     thread = threading.Thread(target=service.run)

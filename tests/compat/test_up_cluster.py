@@ -18,6 +18,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from lapse.cli.main import main
+from lapse.lifecycle.status.reports import read_progress
 from tests.support.up import FREE, until, up
 
 
@@ -30,6 +31,26 @@ def pids_of(data: Path) -> dict[int, str]:
     return {int(pid): args for pid, args in rows if str(data) in args and int(pid) != os.getpid()}
 
 
+def one_service_makes_the_rounds_of_all(data: Path) -> None:
+    """It is started again where it dies, as all else."""
+    for is_killed in (False, True):
+        [(pid, command)] = [
+            (pid, args) for pid, args in pids_of(data).items() if "lapse.cli.main lifecycle" in args
+        ]
+        folders = [data / f"broker-{n}" for n in (1, 2, 3)]
+        assert all(str(folder) in command for folder in folders)
+
+        def pids_told(folders: list[Path] = folders) -> set[int]:
+            told = [read_progress(folder) for folder in folders]
+            return {0 if one is None else one.pid for one in told}
+
+        until(lambda pid=pid: pids_told() == {pid}, "it says of each how it does")
+        if not is_killed:
+            os.kill(pid, signal.SIGKILL)
+            until(lambda pid=pid: pid not in pids_of(data), "it is gone")
+            until(lambda: "main lifecycle" in str(pids_of(data)), "another one is there")
+
+
 def described(capsys: pytest.CaptureFixture[str], cli: list[str]) -> list[dict[str, Any]]:
     """What `lapse topic describe` says of each partition; nothing while it is refused."""
     if main(["topic", "describe", "cli", "--json", *cli]) != 0:
@@ -40,7 +61,7 @@ def described(capsys: pytest.CaptureFixture[str], cli: list[str]) -> list[dict[s
 
 def test_three_brokers_and_a_zookeeper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "data"
-    with up(data, "--brokers", "3", *FREE, "--no-lifecycle") as running:
+    with up(data, "--brokers", "3", *FREE, "--engine", "inline") as running:
         bootstrap = running.ready.split()[1].removeprefix("kafka=")
         assert len(bootstrap.split(",")) == 3, (running.ready, running.errors())
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
@@ -76,8 +97,10 @@ def test_three_brokers_and_a_zookeeper(tmp_path: Path, capsys: pytest.CaptureFix
         assert producer.flush(60) == 0
         assert not failed
         until(lambda: len(admin.list_topics("t").topics["t"].partitions[0].isrs) == 3, "in sync")
+        one_service_makes_the_rounds_of_all(data)
         running.process.terminate()
         assert running.process.wait(60) == 0
+        assert not pids_of(data)
     assert pids_of(data) == {}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from lapse.base.config import TopicConfig
 from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
-from lapse.broker.control import OwnedLogs
+from lapse.broker.control.owned_logs import OwnedLogs
 from lapse.lifecycle.owner.recovery import finish_rounds
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.inline import InlineEngine

@@ -201,7 +201,7 @@ def test_a_killed_broker_finishes_or_forgets_its_commit(
         for turn in range(scaled(60)):
             asyncio.run(_produce(broker.bootstrap, turn))
             full = records_in(log_dir)
-            owner = RemoteOwner(data)
+            owner = RemoteOwner.beside(data)
             [info] = owner.logs()
             merging = replace(info, config=compacted(internal_segment_bytes=10_000))
             plan = plan_of(merging, f"r{turn}", NOW, force=True)

@@ -78,6 +78,7 @@ NEEDS: Mapping[str, Sequence[tuple[Right, ...]]] = {
     "AlterUserScramCredentials": [((O.ALTER, R.CLUSTER),)],
     "DescribeOutlook": [((O.DESCRIBE, R.CLUSTER),)],
     "AlterRounds": [((O.ALTER, R.CLUSTER),)],
+    "LifecycleControl": [((O.CLUSTER_ACTION, R.CLUSTER),)],
     "UpdateFeatures": [((O.ALTER, R.CLUSTER),)],
     "DescribeProducers": [((O.READ, R.TOPIC),)],
     "DescribeTransactions": [((O.DESCRIBE, R.TRANSACTIONAL_ID),)],

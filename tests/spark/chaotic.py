@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from lapse.base.errors import LapseError
 from lapse.base.ids import TopicPartition
-from lapse.broker.control import OwnedLogs
+from lapse.broker.control.owned_logs import OwnedLogs
 from lapse.kernels.layout import CONTROL
 from lapse.lifecycle.decide.select import LogInfo, decide
 from lapse.lifecycle.round import ledger

@@ -19,7 +19,7 @@ from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli.lifecycle import begin_again, engines_lost
 from lapse.lifecycle.owner.directory import DirectoryOwner
-from lapse.lifecycle.service.engine_keeper import EngineKeeper
+from lapse.lifecycle.service.engine_keeper import Boards, EngineKeeper
 from lapse.lifecycle.service.loop import Service, ServiceOptions
 from lapse.lifecycle.status.reports import read_progress
 from lapse.log.env import LogEnv
@@ -73,7 +73,11 @@ def main(data: str) -> None:
                 env.clock.sleep(min(made.step(), PAUSE_MS) / 1000)
 
         keeper = EngineKeeper(
-            env, path, lambda: open_engine(SessionOptions(MASTER)), lambda: False, engines_lost()
+            env.clock,
+            Boards(env, [(path, None)]),
+            lambda: open_engine(SessionOptions(MASTER)),
+            lambda: False,
+            engines_lost(),
         )
         lost = keeper.run(serve, lambda: service[0].has_worked)
     if lost is not None:

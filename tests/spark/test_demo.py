@@ -38,7 +38,7 @@ def test_it_ends_0_though_broker_and_service_are_killed(
     assert "forgetting is complete" in said
 
 
-@pytest.mark.skipif(SCALE < 1, reason="three Sparks for a minute and a half: in make torture alone")
+@pytest.mark.skipif(SCALE < 1, reason="three brokers for over a minute: in make torture alone")
 def test_a_cluster_forgets_on_all_brokers_though_one_is_killed(
     installed: Installed, tmp_path: Path
 ) -> None:

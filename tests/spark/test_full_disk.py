@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lapse.base.ids import TopicPartition
-from lapse.broker.control import OwnedLogs
+from lapse.broker.control.owned_logs import OwnedLogs
 from lapse.lifecycle.decide.select import decide
 from lapse.lifecycle.round.choice import split_for
 from lapse.lifecycle.round.plan import RoundPlan

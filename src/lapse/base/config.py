@@ -407,6 +407,7 @@ class BrokerConfig:
     lifecycle_cores_max: int
     lifecycle_idle_ms: int
     lifecycle_nice: int
+    lifecycle_remote_enable: bool
     erase_orders_dir: str
     security: SecurityConfig
     zookeeper: ZooKeeperConfig

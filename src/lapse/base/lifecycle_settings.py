@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lapse.base.setting import TEXT, Setting, whole
+from lapse.base.setting import BOOLEAN, TEXT, Setting, whole
 
 LIFECYCLE_SETTINGS: tuple[Setting, ...] = (
     Setting("lapse.lifecycle.master", TEXT, "local[*]", "Spark master of the lifecycle service."),
@@ -24,6 +24,11 @@ LIFECYCLE_SETTINGS: tuple[Setting, ...] = (
             "nothing. Of one that is wanted all the time each thread of a round keeps some 3 % at "
             "15 and 10 % at 10; four run at once on two cores. Lower it where deadlines are "
             "missed."),
+    Setting("lapse.lifecycle.remote.enable", BOOLEAN, "false",
+            "Whether a lifecycle service on another machine may make this broker's rounds: `lapse "
+            "lifecycle --bootstrap-server`, with the log directories on storage that both see. It "
+            "needs CLUSTER_ACTION on the cluster, as brokers do; without an authorizer whoever "
+            "reaches a listener has that right, and with it may replace segments."),
     Setting("lapse.erase.orders.dir", TEXT, "",
             "The folder that the folders of `lapse erase --order` are in: the dashboard shows "
             "these orders, with deadlines and proofs, metrics how many are open or late. Empty: "

@@ -36,7 +36,9 @@ from lapse.broker.access.listeners import (
 )
 from lapse.broker.api.table import ADVERTISED
 from lapse.broker.cluster import Cluster, Connect
-from lapse.broker.control import ControlServer
+from lapse.broker.control.control import Control
+from lapse.broker.control.remote import RemoteServices
+from lapse.broker.control.server import ControlServer
 from lapse.broker.coordinators.coordinator_log import Parts
 from lapse.broker.coordinators.groups import GroupCoordinator, settings_of
 from lapse.broker.coordinators.transaction_markers import MarkerWriter
@@ -140,6 +142,7 @@ class Node:
         )
         self._cluster: Cluster | None = None
         self._when_offline: Callable[[], None] = lambda: None
+        self._control: Control
         self.services: Services
         self.metrics: CollectorRegistry
 
@@ -176,10 +179,10 @@ class Node:
             await server.start()
         if self._cluster is not None:
             await self._cluster.start(reached_at(self._listeners))
-        thread = self._threads("lapse-control", 1)
-        control = ControlServer(services.partitions, self._env, self._log_dirs[0], thread)
-        self._running.push_async_callback(control.stop)
-        await control.start()
+        control = self._control
+        socket = ControlServer(control, self._log_dirs[0])
+        self._running.push_async_callback(socket.stop)
+        await socket.start()
         self._housekeeping = housekeeping = Housekeeping(
             services.partitions, services.clock, self._config, services.counters,
             self._threads("lapse-housekeeping", 1),
@@ -250,6 +253,7 @@ class Node:
         access = Access(store, disk, self._config.security)
         await access.load()
         self._reread_where_unsure(topics, quotas, access, replicas)
+        remote = self._open_control(partitions)
         entrances = [
             await disk.run(entrance, self._config, listener, access) for listener in self._listeners
         ]
@@ -266,8 +270,16 @@ class Node:
             RequestBytes(allowed_bytes(self._config.queued_max_request_bytes)),
             AnswerBytes(allowed_bytes(self._config.queued_max_response_bytes)),
             tuple(entrances), LoginAttempts(self._config.security.login_failures_per_minute),
-            ADVERTISED, parts.arrivals, _erasures_of(self._config),
+            ADVERTISED, parts.arrivals, _erasures_of(self._config), remote,
         )  # fmt: skip
+
+    def _open_control(self, partitions: Partitions) -> RemoteServices:
+        """What rounds need of this broker, for a service beside it (`start`) and for others."""
+        self._control = Control(partitions, self._env, self._threads("lapse-control", 1))
+        self._running.push_async_callback(self._control.close)
+        remote = RemoteServices(self._control)
+        self._running.push_async_callback(remote.close)
+        return remote
 
     def _quota_of_moves(self, topics: Topics) -> CopyQuota:
         windows = Windows(

@@ -45,7 +45,7 @@ from lapse.lifecycle.outlook.explain import (
     unreadable_log,
 )
 from lapse.lifecycle.outlook.plan import policy_text
-from lapse.lifecycle.owner.remote import ask_conditions
+from lapse.lifecycle.owner.unix_socket import ask_conditions
 from lapse.lifecycle.record_history import RecordHistory
 from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.status.conditions import LATE_WORDS, Condition, Seen, pipeline_conditions

@@ -1,8 +1,10 @@
-"""`lapse lifecycle CONFIG`: the lifecycle service alone, beside the broker of that configuration.
+"""`lapse lifecycle CONFIG…`: the lifecycle service alone, beside the brokers of those files.
 
-Runs on the broker's host, finds it by `control.sock` in its first data directory, and waits for it
-where it is not there (yet). Spark starts when a round is due. Where nothing has been due for some
-time, the program ends it and runs anew, as the same process: a second Spark in one might hang.
+Runs on a broker's host, finds it by `control.sock` in its first data directory, and waits for it
+where it is not there (yet). With `--bootstrap-server` it serves all brokers of a cluster, whose log
+directories it sees. Spark starts when a round is due, one for all brokers. Where nothing has been
+due for some time, the program ends it and runs anew, as the same process: a second Spark in one
+might hang.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -23,17 +25,22 @@ from lapse.base.environment import settings_in
 from lapse.base.errors import ConfigError
 from lapse.base.extras import needed_for, require
 from lapse.base.fs import RealFs
-from lapse.base.log_dirs import log_dirs
 from lapse.base.properties import server_properties
 from lapse.base.scheduling import yield_to_others
 from lapse.cli import options
 from lapse.cli.log_format import set_up_logs
+from lapse.cli.remote import client_properties, config_file
+from lapse.cli.served_brokers import NearBrokers, RemoteBrokers, Served
 from lapse.cli.task_memory import memory_of
+from lapse.client.login import login
+from lapse.lifecycle.owner.kafka_channel import Brokers
 from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.round.engine import Asleep, Engine, EngineWanted
 from lapse.lifecycle.round.inline import InlineEngine
-from lapse.lifecycle.service.engine_keeper import EngineKeeper
+from lapse.lifecycle.service.engine_keeper import Boards, EngineKeeper
 from lapse.lifecycle.service.loop import Service, ServiceOptions
+from lapse.lifecycle.service.quiet import Quiet
+from lapse.lifecycle.service.together import Together
 from lapse.lifecycle.status.reports import ENGINE_UP, NO_ENGINE, EngineReport
 from lapse.log.env import LogEnv
 
@@ -45,7 +52,13 @@ EXAMPLES = """\
 examples:
   lapse lifecycle server.properties
   lapse lifecycle server.properties -c lapse.lifecycle.master=local[2]
+  lapse lifecycle broker-1.properties broker-2.properties    brokers of one machine, one Spark
+  lapse lifecycle mine.properties --bootstrap-server broker1:9092    all of a cluster
   tail -f DATA/lapse-rounds.jsonl      what it did, one line a round
+
+With --bootstrap-server all brokers of the cluster are served, from any machine that sees their log
+directories under the same paths; they say so by lapse.lifecycle.remote.enable=true. A service for
+brokers that have one waits, and follows it.
 
 SIGTERM and SIGINT stop it; a round under way is cancelled, and made again by the next service.
 """
@@ -55,7 +68,12 @@ logger = logging.getLogger(__name__)
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="a server.properties")
+    add = parser.add_argument
+    add("config", type=Path, metavar="CONFIG", nargs="+",
+        help="a broker's server.properties; with --bootstrap-server the service's own")  # fmt: skip
+    add("--bootstrap-server", metavar="HOST:PORT,…", help="serve all brokers of this cluster")
+    add("--command-config", type=Path, metavar="FILE",
+        help="a client's properties for that: security.protocol, ssl.*, sasl.*")  # fmt: skip
     options.add_engine(parser)
     options.add_settings(parser, "a broker setting")
     options.add_conf(parser)
@@ -63,16 +81,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal stops it."""
-    given = overlaid(server_properties(args.config), settings_in(os.environ))
-    config = broker_config(overlaid(given, options.broker_settings(args.settings)))
-    if not config.log_cleaner_enable:
-        raise ConfigError("log.cleaner.enable=false: allowed is true, for a service to run")
+    configs = [_config(path, args) for path in args.config]
+    config = configs[0]
     set_up_logs(config.log_format)
     # py4j logs every call that a stopping JVM does not answer; our own lines say what matters.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    yield_to_others(config.lifecycle_nice)  # before there is a JVM, which inherits it
-    LifecycleProcess(config, args.engine, options.spark_settings(args.conf)).run()
+    yield_to_others(config.lifecycle_nice)  # before there are threads and a JVM, which inherit it
+    served = _served(args, configs)
+    LifecycleProcess(config, served, args.engine, options.spark_settings(args.conf)).run()
     return 0
+
+
+def _config(path: Path, args: argparse.Namespace) -> BrokerConfig:
+    given = overlaid(server_properties(path), settings_in(os.environ))
+    config = broker_config(overlaid(given, options.broker_settings(args.settings)))
+    if not config.log_cleaner_enable:
+        raise ConfigError("log.cleaner.enable=false: allowed is true, for a service to run")
+    return config
+
+
+def _served(args: argparse.Namespace, configs: Sequence[BrokerConfig]) -> Served:
+    """Raises ConfigError where that does not go together."""
+    if args.bootstrap_server is None:
+        if args.command_config is not None:
+            raise ConfigError("--command-config: allowed is it with --bootstrap-server")
+        return NearBrokers(configs)
+    if len(configs) > 1:
+        raise ConfigError("--bootstrap-server: allowed is one CONFIG with it, the service's own")
+    properties = client_properties(config_file(args.command_config))
+    brokers = Brokers(args.bootstrap_server, login(properties))
+    return RemoteBrokers(brokers, configs[0], SystemClock())
 
 
 def engines_lost() -> int:
@@ -88,22 +126,24 @@ def begin_again(lost: int) -> NoReturn:
 
 
 class LifecycleProcess:
-    """The service and its engine, until SIGTERM or SIGINT, or until the engine is lost."""
+    """The services and their engine, until SIGTERM or SIGINT, or until the engine is lost."""
 
     def __init__(
-        self, config: BrokerConfig, engine: str, spark_settings: Mapping[str, str] | None = None
+        self,
+        config: BrokerConfig,
+        served: Served,
+        engine: str,
+        spark_settings: Mapping[str, str] | None = None,
     ) -> None:
-        self._config, self._engine = config, engine
+        self._config, self._served, self._engine = config, served, engine
         self._spark_settings = spark_settings or {}
-        self._data_dir = log_dirs(config)[0]
         self._env = LogEnv(RealFs(), SystemClock())
-        self._owner = RemoteOwner(self._data_dir)
         self._stopping = False
-        self._service: Service | None = None
+        self._services: list[Service] = []
 
     def run(self) -> None:
         """Raises LapseError where the first engine does not start."""
-        with contextlib.closing(self._owner):
+        with contextlib.closing(self._served):
             if self._engine == "inline":
                 engine = InlineEngine(self._env.fs, self._env.clock)
                 self._serve(engine, 1, EngineReport(ENGINE_UP, self._env.clock.now_ms()), -1)
@@ -123,11 +163,12 @@ class LifecycleProcess:
         if idle_ms >= 0 and not engines_lost() and not self._wait_for_work():
             return None
         keeper = EngineKeeper(
-            self._env, self._data_dir, self._start, lambda: self._stopping, engines_lost()
-        )
+            self._env.clock, Boards(self._env, self._served.places()), self._start,
+            lambda: self._stopping, engines_lost(),
+        )  # fmt: skip
         return keeper.run(
             lambda engine: self._serve(engine, engine.task_slots, keeper.report, idle_ms),
-            lambda: self._service is not None and self._service.has_worked,
+            lambda: any(service.has_worked for service in self._services),
         )
 
     def _wait_for_work(self) -> bool:
@@ -168,28 +209,29 @@ class LifecycleProcess:
     def _listen(self) -> None:
         def stop(*_: object) -> None:
             self._stopping = True
-            if self._service is not None:
-                self._service.request_stop()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
 
     def _serve(self, engine: Engine, slots: int, report: EngineReport, quiet_ms: int) -> bool:
-        """The loop, until a signal stops it; True where nothing was due for `quiet_ms`."""
-        config = self._config
-        settings = ServiceOptions(
-            memory=memory_of(config.lifecycle_memory_bytes, slots, config.lifecycle_master),
-            pause_ms=config.log_cleaner_backoff_ms,
-            rounds_at_once=slots,
-            io_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
-            clock_jump_max_ms=config.clock_jump_max_ms,
-            quiet_ms=quiet_ms,
-        )
-        service = Service(self._owner, engine, self._env, self._data_dir, settings, report)
-        self._service = service
+        """The loops, until a signal stops them; True where nothing was due for `quiet_ms`."""
+        self._services = []
+
+        def begin(owner: RemoteOwner, data_dir: Path, config: BrokerConfig) -> Service:
+            settings = ServiceOptions(
+                memory=memory_of(config.lifecycle_memory_bytes, slots, config.lifecycle_master),
+                pause_ms=config.log_cleaner_backoff_ms,
+                rounds_at_once=slots,
+                io_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+                clock_jump_max_ms=config.clock_jump_max_ms,
+            )
+            service = Service(owner, engine, self._env, data_dir, settings, report)
+            self._services.append(service)
+            return service
+
         self._listen()
-        if self._stopping:
-            service.request_stop()
         where = "starts Spark when a round is due" if isinstance(engine, Asleep) else engine.name
-        logger.info("the lifecycle service of %s: %s", self._data_dir, where)
-        return service.run()
+        logger.info("the lifecycle service of %s: %s", self._served, where)
+        quiet = Quiet(self._env.clock, quiet_ms)
+        together = Together(quiet, lambda: self._stopping, self._served.more(begin))
+        return together.run(self._served.members(begin))

@@ -22,6 +22,7 @@ import msgspec
 
 from lapse.base.errors import KafkaError
 from lapse.base.ids import TopicPartition
+from lapse.base.threads import SERVING
 
 TEXT, JSON = "text", "json"
 SETTING = "lapse.log.format"
@@ -36,9 +37,17 @@ def set_up_logs(form: str) -> None:
         handler.setFormatter(JsonLines())
         logging.basicConfig(level=logging.INFO, handlers=[handler])
         return
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(TextLines("%(asctime)s %(levelname)s %(name)s: %(broker)s%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class TextLines(logging.Formatter):
+    """An entry for people; it begins with the broker that it is of, where there are several."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.broker = f"{broker}: " if (broker := _broker_of(record)) else ""
+        return super().format(record)
 
 
 class JsonLines(logging.Formatter):
@@ -55,11 +64,19 @@ class JsonLines(logging.Formatter):
         if record.args:
             entry["template"] = str(record.msg)
             entry |= _found_in(_values(record.args))
+        if broker := _broker_of(record):
+            entry["broker"] = broker
         entry |= {k: _plain(v) for k, v in vars(record).items() if k not in _ORDINARY}
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         # An unpaired surrogate stands for a byte of a path that is no UTF-8.
         return msgspec.json.encode(_encodable(entry)).decode()
+
+
+def _broker_of(record: logging.LogRecord) -> str:
+    """By the name of the thread that logged it."""
+    name = record.threadName or ""
+    return name.removeprefix(SERVING) if name.startswith(SERVING) else ""
 
 
 def _values(args: object) -> Iterator[object]:

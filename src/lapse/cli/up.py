@@ -97,14 +97,13 @@ def log_format(data: Path, said: Said) -> str:
 
 def cluster_wish(args: argparse.Namespace) -> Wish:
     """What the command line says of a cluster."""
-    passed = ["--engine", args.engine, *(["--no-lifecycle"] if args.no_lifecycle else [])]
     return Wish(
         args.data.absolute(),
         args.brokers,
         KAFKA_PORT if args.port is None else args.port,
         HTTP_PORT if args.http_port is None else args.http_port,
         tuple(settings_given(args).items()),
-        tuple(passed),
+        None if args.no_lifecycle else args.engine,
     )
 
 

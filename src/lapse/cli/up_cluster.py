@@ -1,8 +1,9 @@
-"""`lapse up --brokers N`: a cluster on one machine, of N `lapse up` and a ZooKeeper.
+"""`lapse up --brokers N`: a cluster on one machine, of N `lapse up`, a ZooKeeper and one service.
 
-Each broker is a `lapse up` of its own in `DIR/broker-K`, with its own settings, lifecycle service
-and restarts; brokers' ports are two apart. Where the settings name no `zookeeper.connect`, a
-ZooKeeper from pyspark's jars keeps `DIR/zookeeper`. What dies is started again, here too.
+Each broker is a `lapse up` of its own in `DIR/broker-K`, with its own settings and restarts; their
+ports are two apart. One lifecycle service, and so one Spark, makes the rounds of them all. Where
+the settings name no `zookeeper.connect`, a ZooKeeper from pyspark's jars keeps `DIR/zookeeper`.
+What dies is started again, here too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lapse.base.errors import ConfigError
 from lapse.base.extras import require
 from lapse.base.fs import Fs
 from lapse.cli.children import USAGE, start, stop, stop_by_signal
-from lapse.cli.up_settings import HTTP_PORT, KAFKA_PORT, SETTINGS
+from lapse.cli.up_settings import HTTP_PORT, KAFKA_PORT, RUNNING, SETTINGS
 from lapse.cli.zookeeper_server import ZooKeeperServer, free_port, own_login
 from lapse.log.lock import LOCK, lock_file
 
@@ -29,10 +30,11 @@ logger = logging.getLogger(__name__)
 REPLICAS = 3
 ZOOKEEPER_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
+SERVICE_STOP_SECONDS_MAX = 10.0
 AGAIN_SECONDS = 1.0
 _PORTS_APART = 2
 _PORT_MAX = 65535
-_ZOOKEEPER, _FIRST_BROKER = "zookeeper", "broker-1"
+_ZOOKEEPER, _SERVICE, _FIRST_BROKER = "zookeeper", "lifecycle", "broker-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Wish:
     Attributes:
         port, http_port: of the first broker; 0: free ones for all.
         settings: of all brokers.
-        passed: options that each `lapse up` gets as they are.
+        engine: of the lifecycle service; None: there is none.
     """
 
     data: Path
@@ -50,7 +52,7 @@ class Wish:
     port: int = KAFKA_PORT
     http_port: int = HTTP_PORT
     settings: tuple[tuple[str, str], ...] = ()
-    passed: tuple[str, ...] = ()
+    engine: str | None = None
 
     def check(self) -> None:
         """Raise ConfigError where that cannot be; nothing is written before."""
@@ -95,8 +97,14 @@ class Wish:
             "--data", str(self.data / f"broker-{number}"),
             "--port", str(_port(self.port, number)),
             "--http-port", str(_port(self.http_port, number)),
-            *self.passed,
+            "--no-lifecycle",
         ]  # fmt: skip
+
+    def service_command(self, engine: str) -> list[str]:
+        """Of the lifecycle service, by the settings that the brokers run with."""
+        folders = [self.data / f"broker-{n}" for n in range(1, self.brokers + 1)]
+        configs = [str(folder / RUNNING) for folder in folders]
+        return [sys.executable, "-m", "lapse.cli.main", "lifecycle", *configs, "--engine", engine]
 
 
 def refuse_cluster(data: Path) -> None:
@@ -124,6 +132,7 @@ class UpCluster:
         self._stopping = asyncio.Event()
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._ready: dict[str, str] = {}
+        self._all_ready = asyncio.Event()
         self._code = 0
 
     async def run(self) -> int:
@@ -157,6 +166,8 @@ class UpCluster:
             for n in range(1, self._wish.brokers + 1):
                 command, settings = self._wish.command(n), self._wish.settings_of(n, ensemble)
                 keeping.append(asyncio.create_task(self._keep(f"broker-{n}", command, settings)))
+            if self._wish.engine is not None:
+                keeping.append(asyncio.create_task(self._keep_service(self._wish.engine)))
             await self._stopping.wait()
         finally:
             self._stopping.set()
@@ -178,6 +189,7 @@ class UpCluster:
         kafka = ",".join(one["kafka"] for one in found)
         http = ",".join(one.get("http", "") for one in found).strip(",")
         print(f"ready kafka={kafka}" + (f" http={http}" if http else ""), flush=True)
+        self._all_ready.set()
 
     async def _until(self, answers: Callable[[], bool]) -> bool:
         """Whether it answers in time, and nobody wants to stop."""
@@ -191,15 +203,22 @@ class UpCluster:
             self._code = 1
         return False
 
+    async def _keep_service(self, engine: str) -> None:
+        """Once all brokers have written what settings they run with."""
+        await self._all_ready.wait()
+        await self._keep(_SERVICE, self._wish.service_command(engine), {})
+
     async def _keep(self, name: str, command: Sequence[str], settings: Mapping[str, str]) -> None:
         """Start it, and start it again each time it ends.
 
-        Not a broker whose settings are wrong; and where one has never served, all of this ends.
+        Not one whose settings are wrong; and where a broker has never served, all of this ends.
         """
-        is_broker = name != _ZOOKEEPER
+        is_broker = name not in {_ZOOKEEPER, _SERVICE}
         while not self._stopping.is_set():
             if is_broker:
                 process = await start(command, stdout=asyncio.subprocess.PIPE, settings=settings)
+            elif name == _SERVICE:
+                process = await start(command)
             else:
                 with closing(await asyncio.to_thread(self._fs.open_append, self._log)) as log:
                     process = await start(command, stdout=log.fileno(), stderr=log.fileno())
@@ -220,6 +239,9 @@ class UpCluster:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _stop_all(self) -> None:
+        service = self._processes.pop(_SERVICE, None)
+        if service is not None:
+            await stop(_SERVICE, service, SERVICE_STOP_SECONDS_MAX)
         zookeeper = self._processes.pop(_ZOOKEEPER, None)
         brokers = self._processes.items()
         await asyncio.gather(*(stop(name, one, STOP_SECONDS_MAX) for name, one in brokers))

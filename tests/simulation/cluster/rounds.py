@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lapse.broker.control import OwnedLogs
+from lapse.broker.control.owned_logs import OwnedLogs
 from lapse.broker.node import Node
 from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.round.commit import CommitResult

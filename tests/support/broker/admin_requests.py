@@ -50,6 +50,7 @@ from lapse.wire.schema.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from lapse.wire.schema.lifecycle_control import LifecycleControlRequest
 from lapse.wire.schema.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
@@ -159,6 +160,7 @@ ADMIN_REQUESTS: Mapping[int, Any] = {
     ),
     10_000: DescribeOutlookRequest(what=EXPLAIN),
     10_001: AlterRoundsRequest(what=PAUSE, reason="t"),
+    10_002: LifecycleControlRequest(message=b""),
     60: DescribeClusterRequest(include_cluster_authorized_operations=True),
     75: DescribeTopicPartitionsRequest(
         topics=tuple(TopicRequest(name=name) for name in ("t", "x")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from lapse.records.batch import records_of, scan_batches
@@ -22,17 +22,17 @@ BROKER = {"log.cleaner.backoff.ms": "200", "lapse.housekeeping.interval.ms": "20
 
 @contextmanager
 def cleaning(brokers: Brokers) -> Iterator[None]:
-    """A lifecycle service beside each broker; each waits for its broker while that is away."""
-    with ExitStack() as stack:
-        silent = stack.enter_context(Path(os.devnull).open("wb"))
-        for one in brokers.processes.values():
-            command = ["lifecycle", str(one.config_path), "--engine", "inline"]
-            service = warm.start(command, silent.fileno(), one.environment)
-            assert service.stdout is not None
-            stack.enter_context(service.stdout)
-            stack.callback(service.wait)
-            stack.callback(service.send_signal, signal.SIGTERM)
-        yield
+    """One lifecycle service beside all brokers; it waits for each while that is away."""
+    configs = [str(one.config_path) for one in brokers.processes.values()]
+    with Path(os.devnull).open("wb") as silent:
+        service = warm.start(["lifecycle", *configs, "--engine", "inline"], silent.fileno(), {})
+    assert service.stdout is not None
+    with service.stdout:
+        try:
+            yield
+        finally:
+            service.send_signal(signal.SIGTERM)
+            service.wait()
 
 
 def records(data: Path, partition: str) -> list[tuple[bytes, bytes | None]]:

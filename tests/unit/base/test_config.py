@@ -358,6 +358,7 @@ BROKER = {
     "lapse.lifecycle.idle.ms": (600_000, "-2", "-1", -1),
     "lapse.log.format": ("text", "xml", "json", "json"),
     "lapse.erase.orders.dir": ("", None, "/orders", "/orders"),
+    "lapse.lifecycle.remote.enable": (False, "maybe", "true", True),
     "lapse.lifecycle.nice": (15, "20", "0", 0),
     "lapse.lifecycle.memory.bytes": (2 << 30, str((16 << 20) - 1), str(16 << 20), 16 << 20),
 }

@@ -14,7 +14,8 @@ from lapse.broker.node import Node
 from lapse.cli.main import main
 from lapse.lifecycle.clock_guard import BROKER
 from lapse.lifecycle.decide.promises import SLACK_MS
-from lapse.lifecycle.owner.remote import RemoteOwner, ask_conditions
+from lapse.lifecycle.owner.remote import RemoteOwner
+from lapse.lifecycle.owner.unix_socket import ask_conditions
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.service.loop import Service, ServiceOptions
 from lapse.lifecycle.status import conditions as c
@@ -75,7 +76,7 @@ async def test_a_service_that_dies_is_missed_at_once(tmp_path: Path) -> None:
         assert await reasons(node) == {"engine absent"}, "one may be on its way"
         clock.advance(SILENT_MS + 1)
         assert await reasons(node) == {c.ROUNDS_ABSENT, "engine absent"}
-        owner = RemoteOwner(tmp_path)
+        owner = RemoteOwner.beside(tmp_path)
         service = service_of(tmp_path, owner, clock)
         await asyncio.to_thread(service.step)
         await asyncio.to_thread(service.step)
@@ -83,7 +84,7 @@ async def test_a_service_that_dies_is_missed_at_once(tmp_path: Path) -> None:
         owner.close()
         await until(lambda: reasons(node), {c.SERVICE_GONE, "engine absent"})
         clock.advance(1)
-        another = RemoteOwner(tmp_path)
+        another = RemoteOwner.beside(tmp_path)
         await asyncio.to_thread(service_of(tmp_path, another, clock).step)
         assert await reasons(node) == {"engine up"}
         write_progress(FS, tmp_path, ServiceProgress("stopped", "", 1, clock.now_ms()))

@@ -11,6 +11,7 @@ import pytest
 from lapse.base.config import broker_config
 from lapse.base.errors import ConfigError
 from lapse.cli.lifecycle import LifecycleProcess
+from lapse.cli.served_brokers import NearBrokers
 
 
 @pytest.mark.parametrize("idle_ms", ["0", "600000"])
@@ -19,7 +20,7 @@ def test_what_is_no_master_is_refused_before_anything_is_due(tmp_path: Path, idl
     settings = {"log.dirs": str(tmp_path), "lapse.lifecycle.master": "mesos://there:1"}
     config = broker_config({**settings, "lapse.lifecycle.idle.ms": idle_ms})
     with pytest.raises(ConfigError, match="is no Spark master"):
-        LifecycleProcess(config, "spark").run()
+        LifecycleProcess(config, NearBrokers([config]), "spark").run()
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
@@ -39,7 +40,8 @@ def test_a_signal_between_two_engines_is_not_forgotten(
     monkeypatch.setattr(LifecycleProcess, "_run_on_spark", ends)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        LifecycleProcess(broker_config({"log.dirs": str(tmp_path)}), "spark").run()
+        config = broker_config({"log.dirs": str(tmp_path)})
+        LifecycleProcess(config, NearBrokers([config]), "spark").run()
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     finally:
         for number, handler in before.items():

@@ -13,7 +13,7 @@ import pytest
 
 from lapse.base.errors import ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
-from lapse.cli.log_format import JsonLines
+from lapse.cli.log_format import JsonLines, TextLines
 from lapse.cli.up import log_format
 from lapse.cli.up_settings import Said
 from lapse.testing.broker_process import BrokerProcess
@@ -51,6 +51,21 @@ def test_an_entry_says_when_who_and_what() -> None:
     assert found == {
         "level": "warning", "logger": "lapse.some.where", "message": "it is registered again",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("thread", "broker"),
+    [("lapse-service broker 3", "broker 3"), ("lapse-service ", ""), ("MainThread", "")],
+)
+def test_an_entry_says_of_which_broker_it_is(thread: str, broker: str) -> None:
+    """Three replicas of a log are cleaned alike, and their names are the same."""
+    values = {"msg": "%d%% of %s", "args": (7, ORDERS), "threadName": thread}
+    record = logging.makeLogRecord(values)
+    text = TextLines("%(name)s: %(broker)s%(message)s").format(record)
+    assert text == f"None: {broker}{': ' if broker else ''}7% of orders-0"
+    found = json.loads(JsonLines().format(logging.makeLogRecord(values)))
+    assert found.get("broker", "") == broker
+    assert found["message"] == "7% of orders-0"
 
 
 def test_entries_of_a_kind_have_a_template_and_their_partition() -> None:

@@ -15,12 +15,13 @@ ENSEMBLE = {"zookeeper.connect": "zoo:1/lapse"}
 def options(wish: Wish, number: int) -> dict[str, str]:
     """Of one broker: settings by name, and options."""
     command = wish.command(number)
+    assert command.pop() == "--no-lifecycle"
     up = command[command.index("up") + 1 :]
     return {**dict(zip(up[::2], up[1::2], strict=True)), **wish.settings_of(number, ENSEMBLE)}
 
 
 def test_each_broker_has_its_own_directory_id_and_ports(tmp_path: Path) -> None:
-    wish = Wish(tmp_path, 3, passed=("--engine", "inline"))
+    wish = Wish(tmp_path, 3, engine="inline")
     found = [options(wish, n) for n in (1, 2, 3)]
     assert [one["--data"] for one in found] == [str(tmp_path / f"broker-{n}") for n in (1, 2, 3)]
     assert [one["node.id"] for one in found] == ["1", "2", "3"]
@@ -28,7 +29,12 @@ def test_each_broker_has_its_own_directory_id_and_ports(tmp_path: Path) -> None:
         ("9092", "9093"), ("9094", "9095"), ("9096", "9097"),
     ]  # fmt: skip
     assert {one["zookeeper.connect"] for one in found} == {"zoo:1/lapse"}
-    assert {one["--engine"] for one in found} == {"inline"}
+
+
+def test_one_service_makes_the_rounds_of_all(tmp_path: Path) -> None:
+    command = Wish(tmp_path, 3, engine="inline").service_command("inline")
+    configs = [str(tmp_path / f"broker-{n}" / "lapse-up.properties") for n in (1, 2, 3)]
+    assert command[-6:] == ["lifecycle", *configs, "--engine", "inline"]
 
 
 def test_port_0_is_a_free_one_for_each(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ from lapse.broker.api import (
     init_producer_id,
     join_group,
     leave_group,
+    lifecycle_control,
     list_groups,
     list_offsets,
     list_partition_reassignments,
@@ -121,9 +122,11 @@ _MODULES = (
     write_txn_markers,
 )
 
+_OWN = (describe_outlook, alter_rounds, lifecycle_control)
+
 APIS: Mapping[int, Endpoint] = {module.API.api.key: module.API for module in _MODULES}
 SERVED: Mapping[int, Endpoint] = {
     **APIS,
-    **{module.API.api.key: module.API for module in (describe_outlook, alter_rounds)},
+    **{module.API.api.key: module.API for module in _OWN},
 }
 ADVERTISED = advertised(endpoint.api for endpoint in APIS.values())

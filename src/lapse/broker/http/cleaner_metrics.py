@@ -26,7 +26,7 @@ from lapse.base.errors import CorruptData, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.base.times import after_ms
 from lapse.broker.conditions import conditions
-from lapse.broker.control import ServiceSeen
+from lapse.broker.control.control import ServiceSeen
 from lapse.broker.http.lateness import deadlines_without_rounds, missed, overdue
 from lapse.broker.http.metrics import labelled
 from lapse.broker.request.context import Services

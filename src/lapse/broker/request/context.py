@@ -16,6 +16,7 @@ from lapse.base.errors import LapseError
 from lapse.broker.access.acl_store import Access
 from lapse.broker.access.authentication import Entrance
 from lapse.broker.access.listeners import ANY_ADDRESS, Address
+from lapse.broker.control.remote import RemoteServices
 from lapse.broker.coordinators.groups import GroupCoordinator
 from lapse.broker.coordinators.late_requests import Arrivals
 from lapse.broker.coordinators.transactions import Transactions
@@ -121,7 +122,8 @@ class Services:
 
     `advertised`: the APIs that it answers, for clients. `conditions`: whoever knows what is out of
     order, once they are there; called in threads. `overviews`: likewise, who counts the logs.
-    `erasures`: orders in `lapse.erase.orders.dir`; for threads.
+    `erasures`: orders in `lapse.erase.orders.dir`; for threads. `remote_services`: for lifecycle
+    services on other machines.
     """
 
     config: BrokerConfig
@@ -148,6 +150,7 @@ class Services:
     advertised: tuple[ApiVersion, ...]
     arrivals: Arrivals
     erasures: Erasures
+    remote_services: RemoteServices
     conditions: list[Callable[[], Sequence[Condition]]] = field(default_factory=list)
     overviews: list[Callable[[], Overview]] = field(default_factory=list)
 

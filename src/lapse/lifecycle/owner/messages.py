@@ -1,8 +1,9 @@
 """Messages between a lifecycle service and an owner in another process.
 
-They use a Unix socket in the owner's data directory. Each message is a four-byte big-endian length
-and that many bytes of JSON, an object whose `type` says what it is. The service sends one request
-at a time, `Hello` first; the owner answers each with the matching answer, or `Refused`.
+They use a Unix socket in the owner's data directory, or, from another machine, the Kafka API
+LifecycleControl. Each message is a four-byte big-endian length and that many bytes of JSON, an
+object whose `type` says what it is. The service sends one request at a time, `Hello` first; the
+owner answers each with the matching answer, or `Refused`.
 
 Both ends are of one version of Lapse: `VERSION` changes with any change here, in `LogFacts`, in
 `TopicConfig` or in `Receipt`, and a service of another version is refused.
@@ -26,7 +27,8 @@ from lapse.lifecycle.round.summarise import SummaryReceipt
 from lapse.lifecycle.status.conditions import Condition
 
 SOCKET = "control.sock"  # its name in a data directory
-VERSION = 4
+MARK = "lease-"  # how the files in log directories begin by which a remote service knows them
+VERSION = 5
 LENGTH = struct.Struct(">I")
 FRAME_BYTES_MAX = 256 << 20
 RECEIPTS_MAX = 256  # in one Commit, so that a commit's answer never takes long
@@ -35,10 +37,16 @@ _PATH_BYTES_MAX = 103 if sys.platform == "darwin" else 107
 
 
 class Hello(msgspec.Struct, tag=True, frozen=True):
-    """Identifies the service. The accepted one is the only service until its connection ends."""
+    """Identifies the service. The accepted one is the only service until its connection ends.
+
+    From another machine, `host`, until it says `Leave` or nothing for some time. It names the lease
+    that it had last, if it lost the connection: it need not wait for itself.
+    """
 
     version: int
     pid: int
+    host: str = ""
+    lease: str = ""
 
 
 class ListLogs(msgspec.Struct, tag=True, frozen=True):
@@ -61,6 +69,18 @@ class AskConditions(msgspec.Struct, tag=True, frozen=True):
     """Requests what is out of order; a client that is not a service sends it instead of `Hello`."""
 
 
+class Renew(msgspec.Struct, tag=True, frozen=True):
+    """From another machine, while there is nothing to ask: the service is there."""
+
+
+class Leave(msgspec.Struct, tag=True, frozen=True):
+    """From another machine: the service goes, and another one may come at once."""
+
+
+class Noted(msgspec.Struct, tag=True, frozen=True):
+    """Answers `Renew` and `Leave`."""
+
+
 class Conditions(msgspec.Struct, tag=True, frozen=True):
     """Answers `AskConditions`; the connection ends."""
 
@@ -68,10 +88,17 @@ class Conditions(msgspec.Struct, tag=True, frozen=True):
 
 
 class Welcome(msgspec.Struct, tag=True, frozen=True):
-    """The owner's process. Attempts of earlier services are swept."""
+    """The owner's process. Attempts of earlier services are swept.
+
+    To a service on another machine also: the `lease` that it names from now on, the owner's log
+    directories, and the name of a file in each, by which the service knows that it sees the same.
+    """
 
     version: int
     pid: int
+    lease: str = ""
+    dirs: tuple[str, ...] = ()
+    mark: str = ""
 
 
 class Logs(msgspec.Struct, tag=True, frozen=True):
@@ -97,13 +124,14 @@ class Adopted(msgspec.Struct, tag=True, frozen=True):
 
 
 class Refused(msgspec.Struct, tag=True, frozen=True):
-    """Why there is no answer; the connection ends."""
+    """Why there is no answer; the connection ends. `taken`: another service is there."""
 
     reason: str
+    taken: bool = False
 
 
-Request = Hello | ListLogs | Commit | Adopt | AskConditions
-Answer = Welcome | Logs | Committed | Adopted | Conditions | Refused
+Request = Hello | ListLogs | Commit | Adopt | AskConditions | Renew | Leave
+Answer = Welcome | Logs | Committed | Adopted | Conditions | Noted | Refused
 T = TypeVar("T")
 
 

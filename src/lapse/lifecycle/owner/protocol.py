@@ -1,8 +1,9 @@
 """The owner of a log, who may change its files, as a round sees it.
 
-A running broker is an owner (its side is `broker.control`, ours `owner.remote`); so is a tool that
-holds a directory's `.lock` (`owner.directory`). Everything a round changes goes through `commit`;
-what tasks found out about segments without summary goes through `adopt_summaries`.
+A running broker is an owner (its side is `broker.control`, ours `owner.remote`, over the channel
+`owner.unix_socket` or `owner.kafka_channel`); so is a tool that holds a directory's `.lock`
+(`owner.directory`). Everything a round changes goes through `commit`; what tasks found out about
+segments without summary goes through `adopt_summaries`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from lapse.lifecycle.round.summarise import SummaryReceipt
 
 class OwnerGone(LapseError):
     """The owner does not answer, or serves another service; it may answer again later."""
+
+
+class OwnerTaken(OwnerGone):
+    """It serves another service: this one may follow, and has nothing to say meanwhile."""
 
 
 class Owner(Protocol):

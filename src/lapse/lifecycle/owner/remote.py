@@ -1,59 +1,65 @@
-"""A running broker as owner, over its control socket (`owner.messages`).
+"""A running broker as owner, over a channel: its socket on this machine, or its listener.
 
 It connects at the first call, and again after the broker was away. Blocking, for one thread.
 """
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from lapse.base.errors import ConfigError, CorruptData
+from lapse.base.errors import CorruptData
 from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.owner import messages
+from lapse.lifecycle.owner.channel import Channel
 from lapse.lifecycle.owner.messages import (
     Adopt,
     Adopted,
-    Answer,
-    AskConditions,
     Commit,
     Committed,
-    Conditions,
-    Hello,
     ListLogs,
     Logs,
-    Refused,
     Request,
-    Welcome,
 )
-from lapse.lifecycle.owner.protocol import OwnerGone
+from lapse.lifecycle.owner.protocol import OwnerGone, OwnerTaken
+from lapse.lifecycle.owner.unix_socket import UnixSocketChannel
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.summarise import SummaryReceipt
-from lapse.lifecycle.status.conditions import Condition
-
-ANSWER_SECONDS_MAX = 300.0
-LOOK_SECONDS_MAX = 5.0
 
 _R = TypeVar("_R", Receipt, SummaryReceipt)
 
 
 class RemoteOwner:
-    """`Owner`: the broker of a data directory.
+    """`Owner`: a broker.
 
-    Every call raises OwnerGone while there is no broker, or while it serves another service.
+    Every call raises OwnerGone while there is no broker, OwnerTaken while it serves another
+    service.
 
     Attributes:
         broker_pid: the process that answered last, None before one did.
+        dirs: its log directories, if it has said them: to a service on another machine.
+        is_taken: whether it served another service when it was asked last.
     """
 
-    def __init__(self, data_dir: Path) -> None:
-        self.path = data_dir / messages.SOCKET
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._is_open = False
         self.broker_pid: int | None = None
-        self._socket: socket.socket | None = None
+        self.dirs: tuple[Path, ...] = ()
+        self.is_taken = False
+
+    @classmethod
+    def beside(cls, data_dir: Path) -> RemoteOwner:
+        """The broker of a data directory on this machine."""
+        return cls(UnixSocketChannel(data_dir))
+
+    def greet(self) -> None:
+        """Connect, where that is not done."""
+        with self._in_order():
+            self._open()
 
     def logs(self) -> list[LogInfo]:
         return list(self._ask(ListLogs(), Logs).logs)
@@ -80,22 +86,32 @@ class RemoteOwner:
 
     def close(self) -> None:
         """Disconnect; the broker then accepts another service."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._is_open = False
+        self._channel.close()
 
     def _ask(self, request: Request, wanted: type[messages.T]) -> messages.T:
-        """A connection over which something goes wrong is of no more use."""
+        with self._in_order():
+            self._open()
+            return self._channel.ask(request, wanted)
+
+    def _open(self) -> None:
+        if self._is_open:
+            return
+        self.is_taken = False
+        welcome = self._channel.open()
+        self.broker_pid, self._is_open = welcome.pid, True
+        self.dirs = tuple(map(Path, welcome.dirs))
+
+    @contextmanager
+    def _in_order(self) -> Iterator[None]:
+        """A channel over which something goes wrong is of no more use, until it is opened again."""
         try:
-            if self._socket is None:
-                self._socket = _connected(self.path, ANSWER_SECONDS_MAX)
-                hello = Hello(messages.VERSION, os.getpid())
-                self.broker_pid = _exchanged(self.path, self._socket, hello, Welcome).pid
-            return _exchanged(self.path, self._socket, request, wanted)
+            yield
         except (OSError, CorruptData) as e:
             self.close()
-            raise OwnerGone(f"no broker answers at {self.path}: {e}") from e
-        except BaseException:
+            raise OwnerGone(f"no broker answers at {self._channel.where}: {e}") from e
+        except BaseException as e:
+            self.is_taken = isinstance(e, OwnerTaken)
             self.close()
             raise
 
@@ -103,56 +119,3 @@ class RemoteOwner:
 def _parts(receipts: Sequence[_R], most: int) -> Iterator[tuple[_R, ...]]:
     for first in range(0, len(receipts), most):
         yield tuple(receipts[first : first + most])
-
-
-def ask_conditions(data_dir: Path) -> tuple[Condition, ...] | None:
-    """What the broker of a directory reports as out of order; None if no broker answers.
-
-    Also None if this user may not connect to it, or it is of another version. It takes
-    `LOOK_SECONDS_MAX` at most.
-    """
-    path = data_dir / messages.SOCKET
-    try:
-        with _connected(path, LOOK_SECONDS_MAX) as connection:
-            return _exchanged(path, connection, AskConditions(), Conditions).found
-    except (OSError, CorruptData, ConfigError, OwnerGone):
-        return None
-
-
-def _connected(path: Path, seconds_max: float) -> socket.socket:
-    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.settimeout(seconds_max)
-            connection.connect(messages.short_path(path, directory))
-        except BaseException:
-            connection.close()
-            raise
-    finally:
-        os.close(directory)
-    return connection
-
-
-def _exchanged(
-    path: Path, connection: socket.socket, request: Request, wanted: type[messages.T]
-) -> messages.T:
-    connection.sendall(messages.encode(request))
-    where = str(path)
-    size = messages.body_size(_receive(connection, messages.LENGTH.size), where)
-    answer: Answer = messages.decode_answer(_receive(connection, size), where)
-    if isinstance(answer, Refused):
-        raise OwnerGone(f"the broker at {path} refused: {answer.reason}")
-    if not isinstance(answer, wanted):
-        raise CorruptData(where, 0, f"{type(answer).__name__} instead of {wanted.__name__}")
-    return answer
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    received = bytearray()
-    while len(received) < size:
-        chunk = connection.recv(min(size - len(received), 1 << 20))
-        if not chunk:
-            raise ConnectionError("the connection ended")
-        received += chunk
-    return bytes(received)

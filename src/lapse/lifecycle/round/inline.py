@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from threading import Lock
 
 from lapse.base.clock import Clock
 from lapse.base.fs import Fs
@@ -17,13 +18,17 @@ from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, summ
 
 
 class InlineEngine:
-    """Runs plans one after the other in this process, one a poll; what is cancelled ends there."""
+    """Runs plans one after the other in this process, one a poll; what is cancelled ends there.
+
+    Services of several threads take turns: what a round may use of memory is there once.
+    """
 
     name = "inline"
     can_be_lost = False
 
     def __init__(self, fs: Fs, clock: Clock) -> None:
         self._fs, self._clock = fs, clock
+        self._turn = Lock()
 
     def submit(self, plans: Sequence[RoundPlan]) -> Run[Receipt]:
         return Run(partial(self.rounds, plans))
@@ -37,7 +42,8 @@ class InlineEngine:
         for plan in plans:
             if run.is_cancelled:
                 return
-            receipt = self._receipt(plan)
+            with self._turn:
+                receipt = self._receipt(plan)
             done += work_bytes(plan)
             yield Progress(done, total)
             yield receipt
@@ -50,7 +56,8 @@ class InlineEngine:
         for request in requests:
             if run.is_cancelled:
                 return
-            receipt = summarise(request)
+            with self._turn:
+                receipt = summarise(request)
             done += request.size
             yield Progress(done, total)
             yield receipt

@@ -55,11 +55,13 @@ class Board:
 
     Attributes:
         engine: what is said of it along with everything else.
+        is_silent: nothing is written: another service is at work there, and writes these files.
     """
 
     def __init__(self, env: LogEnv, data_dir: Path, engine: EngineReport = NO_ENGINE) -> None:
         self._fs, self._clock = env.fs, env.clock
         self._data_dir, self.engine = data_dir, engine
+        self.is_silent = False
         self._told: tuple[str, float] = ("", 0.0)
         self._queue: Queue | None = None
 
@@ -79,7 +81,7 @@ class Board:
         now_s, now_ms = self._clock.monotonic(), self._clock.now_ms()
         recent = self._told[0] == state and now_s - self._told[1] < _PROGRESS_SECONDS
         run = more.progress
-        if recent and run.bytes_done < run.bytes_total:
+        if self.is_silent or (recent and run.bytes_done < run.bytes_total):
             return
         self._told = (state, now_s)
         left_ms = run.left_ms(now_s - more.begun_s)
@@ -96,7 +98,7 @@ class Board:
 
     def queue(self, queue: Queue) -> None:
         """Who waits; written where that is news."""
-        if queue == self._queue:
+        if self.is_silent or queue == self._queue:
             return
         try:
             reports.write_queue(self._fs, self._data_dir, queue)

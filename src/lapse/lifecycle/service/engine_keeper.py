@@ -12,16 +12,17 @@ is the process's own, and the one that started it decides.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from lapse.base.backoff import backoff_ms
-from lapse.base.clock import sleep_in_slices, time_text
+from lapse.base.clock import Clock, sleep_in_slices, time_text
 from lapse.base.errors import CorruptData, LapseError, StorageError
 from lapse.base.times import after_ms
+from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.round.engine import EngineLost
-from lapse.lifecycle.service.board import Board, RunProgress
+from lapse.lifecycle.service.board import NOTHING_MORE, Board, RunProgress
 from lapse.lifecycle.status.reports import (
     ABSENT,
     ENGINE_FAILED,
@@ -54,6 +55,7 @@ class EngineKeeper(Generic[E]):
     """One engine, and the wait for another.
 
     Args:
+        board: where it is said, of each broker that it is for.
         start: makes one; raises LapseError.
         is_stopping: whether the service is to stop.
         lost: engines in a row, of processes before this one, that did no work.
@@ -61,14 +63,13 @@ class EngineKeeper(Generic[E]):
 
     def __init__(
         self,
-        env: LogEnv,
-        data_dir: Path,
+        clock: Clock,
+        board: Boards,
         start: Callable[[], E],
         is_stopping: Callable[[], bool],
         lost: int = 0,
     ) -> None:
-        self._clock = env.clock
-        self._board = Board(env, data_dir, _before(data_dir))
+        self._clock, self._board = clock, board
         self._start, self._is_stopping = start, is_stopping
         self._lost = lost
 
@@ -153,6 +154,30 @@ class EngineKeeper(Generic[E]):
             next_text = f"; next try {time_text(engine.next_try_ms)}" if engine.next_try_ms else ""
             detail, until_ms = f"{engine.error}{next_text}", engine.next_try_ms
         self._board.tell(engine.state, detail, RunProgress(next_look_ms=until_ms))
+
+
+class Boards:
+    """The boards of all brokers that an engine is for, as one.
+
+    Args:
+        places: a data directory each, and its broker, if there is one: where that has another
+            service, that one writes there.
+    """
+
+    def __init__(self, env: LogEnv, places: Sequence[tuple[Path, RemoteOwner | None]]) -> None:
+        self._boards = [(Board(env, path), owner) for path, owner in places]
+        before = [_before(path) for path, owner in places if not _is_taken(owner)]
+        self.engine = max(before, key=lambda report: report.failures, default=NO_ENGINE)
+
+    def tell(self, state: str, detail: str, more: RunProgress = NOTHING_MORE) -> None:
+        """As `Board.tell`, on each."""
+        for board, owner in self._boards:
+            board.engine, board.is_silent = self.engine, _is_taken(owner)
+            board.tell(state, detail, more)
+
+
+def _is_taken(owner: RemoteOwner | None) -> bool:
+    return owner is not None and owner.is_taken
 
 
 def _before(data_dir: Path) -> EngineReport:

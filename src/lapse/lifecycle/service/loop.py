@@ -44,7 +44,7 @@ from lapse.lifecycle.decide.select import (
     order,
 )
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.owner.protocol import Owner, OwnerGone
+from lapse.lifecycle.owner.protocol import Owner, OwnerGone, OwnerTaken
 from lapse.lifecycle.round.engine import Engine
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan
 from lapse.lifecycle.round.sizing import sized_plan
@@ -56,6 +56,7 @@ from lapse.lifecycle.round.summarise import (
 from lapse.lifecycle.service.board import Board, RunProgress, at_rest, some
 from lapse.lifecycle.service.jobs import AnyJob, Look, Rounds
 from lapse.lifecycle.service.outcomes import Outcomes
+from lapse.lifecycle.service.quiet import Quiet
 from lapse.lifecycle.status.backoff import Setbacks
 from lapse.lifecycle.status.pauses import PAUSES, Pause, Pauses, pause_text, pauses_or_all
 from lapse.lifecycle.status.reports import (
@@ -73,7 +74,7 @@ from lapse.log.env import LogEnv
 logger = logging.getLogger(__name__)
 
 OWNER_BACKOFF_MS_MAX = 5000
-_FIRST_OWNER_BACKOFF_MS = 100
+FIRST_OWNER_BACKOFF_MS = 100
 _NOTICE_MS = 1000  # how soon a confirmation of the clock is noticed, or the end of a pause
 _PAUSE_MS_MIN = 10
 LOOK_BYTES_MAX = 16 << 30  # looked through in one step, or one segment if that is larger
@@ -132,6 +133,7 @@ class Service:
         self._undecided: set[str] = set()
         self._owner_missed = 0  # how often in a row
         self._is_quiet = False  # nothing was due at the last look
+        self._has_left = False
         self._overtake_s = 0.0  # not before
         self._overtaken: set[str] = set()  # logs that had a round beside the others of this step
 
@@ -144,22 +146,30 @@ class Service:
         """End soon: the round under way is cancelled or finished. Fit for a signal handler."""
         self._outcomes.is_stopping = True
 
-    def run(self) -> bool:
-        """Work until `stop`; True where nothing was due for so long that it ended.
+    def leave(self) -> None:
+        """As `request_stop`, and say nothing of it: another one follows at once."""
+        self._has_left = True
+        self._outcomes.is_stopping = True
+
+    def run(self, quiet: Quiet | None = None) -> bool:
+        """Work until a stop is requested; True where nothing was due for so long that it ended.
 
         What the engine cannot go on after (EngineLost, EngineWanted) comes out.
+
+        Args:
+            quiet: shared with the services of other brokers, which end together.
         """
-        quiet_s = self._clock.monotonic()
+        quiet = quiet or Quiet(self._clock, self._options.quiet_ms)
         while not self._outcomes.is_stopping:
+            if not quiet.begin(self):
+                return True
             pause_ms = self.step()
-            now_s = self._clock.monotonic()
-            if not self._is_quiet:
-                quiet_s = now_s
-            elif 0 <= self._options.quiet_ms <= (now_s - quiet_s) * 1000:
+            if quiet.end(self, was_quiet=self._is_quiet):
                 return True
             self._rest(pause_ms)
-        self._board.engine = NO_ENGINE
-        self._board.tell(STOPPED, "the service was stopped")
+        if not self._has_left:
+            self._board.engine = NO_ENGINE
+            self._board.tell(STOPPED, "the service was stopped")
         return False
 
     def _rest(self, pause_ms: int) -> None:
@@ -181,6 +191,7 @@ class Service:
         self._is_quiet = False
         try:
             infos = self._owner.logs()
+            self._board.is_silent = False
             if self._owner_missed:
                 logger.info("the owner is back, with %d logs", len(infos))
                 self._owner_missed = 0
@@ -462,8 +473,10 @@ class Service:
         if not self._owner_missed:
             logger.warning("%s; waiting for it", reason)
         self._owner_missed += 1
+        self._is_quiet = True  # nothing that it has can be due
+        self._board.is_silent = isinstance(reason, OwnerTaken)
         self._board.tell(WAITING, str(reason))
-        return backoff_ms(self._owner_missed, _FIRST_OWNER_BACKOFF_MS, OWNER_BACKOFF_MS_MAX)
+        return backoff_ms(self._owner_missed, FIRST_OWNER_BACKOFF_MS, OWNER_BACKOFF_MS_MAX)
 
 
 def _some_of(requests: Sequence[SummaryRequest]) -> list[SummaryRequest]:

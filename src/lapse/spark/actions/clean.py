@@ -168,7 +168,7 @@ def _with_broker(directory: Path, names: Sequence[str], job: Job) -> Iterator[Cl
         yield from (Cleaned(name, doubt, finding=True) for name in names)
         return
     engine = InlineEngine(job.fs, job.clock)
-    with contextlib.closing(RemoteOwner(directory)) as owner:
+    with contextlib.closing(RemoteOwner.beside(directory)) as owner:
         lines, due = command.due_now(owner, engine, clock, job, frozenset(names))
         yield from lines
         plans = command.plans_of(due, job.memory, 1, job)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -60,7 +61,8 @@ POLL_SECONDS = 0.03
 _JOB_IDS_WAIT_SECONDS = 1.0
 _NAMED_LOGS_MAX = 3
 SLOTS_ASKED_FOR_MAX = 64
-_THREADS = 4  # of one run and one that overtakes it: a job, and the driver of a split plan
+# Of a run and one that overtakes it, a job and the driver of a split plan each; of many brokers.
+_THREADS_MAX = 256
 
 
 def open_engine(options: SessionOptions) -> SparkEngine:
@@ -103,7 +105,7 @@ class _Running:
 
 
 class SparkEngine:
-    """`lifecycle.round.engine.Engine` on a Spark session."""
+    """`lifecycle.round.engine.Engine` on a Spark session, for the services of several threads."""
 
     name = "spark"
     can_be_lost = True
@@ -111,8 +113,9 @@ class SparkEngine:
     def __init__(self, session: SparkSession, fs: Fs, clock: Clock) -> None:
         self._spark = session.sparkContext
         self._fs, self._clock = fs, clock
-        self._driver = ThreadPoolExecutor(_THREADS, "lapse-spark-driver")
+        self._driver = ThreadPoolExecutor(_THREADS_MAX, "lapse-spark-driver")
         self._is_closing = False
+        self._counting = Lock()  # pyspark numbers accumulators without one
 
     @property
     def task_slots(self) -> int:
@@ -181,7 +184,8 @@ class SparkEngine:
         bins = pack(plans, self.task_slots)
         watch = Watch(bins, self._clock)
         encoded = [encode_bin(b.plans) for b in bins]
-        encoded_receipts = self._spark.accumulator(list[bytes](), AsTheyCome())
+        with self._counting:
+            encoded_receipts = self._spark.accumulator(list[bytes](), AsTheyCome())
         job = Job(describe(plans), partial(tell_bins, encoded_receipts), encoded, pool)
         running = self._start(job, run)
         missing = {(plan.round_id, plan.name): plan for plan in plans}

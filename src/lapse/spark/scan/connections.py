@@ -9,14 +9,14 @@ A connection belongs to a whole login: another password, another certificate is 
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
-from threading import Lock, Thread
+from threading import Lock
 from typing import TypeVar
 
+from lapse.base.threads import LoopThread
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.login import login
 
@@ -30,11 +30,9 @@ class Connections:
     """A thread with an event loop, and a cluster for each login that was used lately."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = LoopThread("lapse-brokers")
         self._clusters: OrderedDict[_Login, Cluster] = OrderedDict()
         self._lock = Lock()
-        self._thread = Thread(target=self._loop.run_forever, name="lapse-brokers", daemon=True)
-        self._thread.start()
 
     def use(
         self, bootstrap: str, client: Mapping[str, str], work: Callable[[Cluster], Awaitable[T]]
@@ -49,11 +47,11 @@ class Connections:
             cluster.forget_all()
             return await work(cluster)
 
-        return asyncio.run_coroutine_threadsafe(do(), self._loop)
+        return self._loop.start(do())
 
     def call(self, what: Callable[[], object]) -> None:
         """Have something done in the loop's thread, where what belongs to the loop may be used."""
-        self._loop.call_soon_threadsafe(what)
+        self._loop.call(what)
 
     def _cluster(self, bootstrap: str, client: Mapping[str, str]) -> Cluster:
         key = bootstrap, tuple(sorted(client.items()))
@@ -64,7 +62,7 @@ class Connections:
             self._clusters[key] = cluster
             while len(self._clusters) > LOGINS_MAX:
                 _, oldest = self._clusters.popitem(last=False)
-                self._loop.call_soon_threadsafe(oldest.close)
+                self._loop.call(oldest.close)
             return cluster
 
     def close(self) -> None:
@@ -74,11 +72,8 @@ class Connections:
             for cluster in self._clusters.values():
                 cluster.close()
             self._clusters.clear()
-            self._loop.call_soon(self._loop.stop)  # what is closed is told so first
 
-        self._loop.call_soon_threadsafe(end)
-        self._thread.join()
-        self._loop.close()
+        self._loop.close(end)
 
 
 _ours: dict[int, Connections] = {}  # by process: a fork has the object, and no thread

@@ -128,7 +128,7 @@ async def test_rounds_leave_their_marks(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     async with running_node(tmp_path, HTTP, clock=clock) as node:
         await filled(node, "a")
-        owner = RemoteOwner(tmp_path)
+        owner = RemoteOwner.beside(tmp_path)
         service = Service(
             owner, InlineEngine(RealFs(), clock), env_of(clock), tmp_path,
             ServiceOptions(MEMORY, 1000),
@@ -205,7 +205,7 @@ async def test_rounds_that_fail_show_within_one_backoff(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     async with running_node(tmp_path, HTTP, clock=clock) as node:
         await filled(node, "a", "b")
-        owner, engine = RemoteOwner(tmp_path), Recorded(clock)
+        owner, engine = RemoteOwner.beside(tmp_path), Recorded(clock)
         engine.failing = {"a-0": "no luck"}
         options = ServiceOptions(MEMORY, 1000)
         service = Service(owner, engine, env_of(clock), tmp_path, options)

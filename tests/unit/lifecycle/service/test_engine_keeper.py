@@ -9,9 +9,12 @@ import pytest
 
 from lapse.base.errors import LapseError
 from lapse.base.fs import RealFs
+from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.round.engine import EngineLost
-from lapse.lifecycle.service.engine_keeper import BACKOFF_MS_MAX, EngineKeeper
+from lapse.lifecycle.service.engine_keeper import BACKOFF_MS_MAX, Boards, EngineKeeper
 from lapse.lifecycle.status.reports import (
+    ENGINE_FAILED,
+    ENGINE_UP,
     NO_ENGINE,
     RESTARTING,
     EngineReport,
@@ -22,6 +25,10 @@ from lapse.lifecycle.status.reports import (
 )
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.rounds import NOW, env_of
+
+
+def boards(data: Path, clock: ManualClock) -> Boards:
+    return Boards(env_of(clock), [(data, None)])
 
 
 class Engines:
@@ -67,8 +74,9 @@ class Engines:
     def run(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         lost: int | None = 0
         while lost is not None:  # a process each
-            env = env_of(self.clock)
-            keeper = EngineKeeper(env, self.data, self.start, is_stopping, lost)
+            keeper = EngineKeeper(
+                self.clock, boards(self.data, self.clock), self.start, is_stopping, lost
+            )
             lost = keeper.run(self.serve, lambda: self.worked)
 
 
@@ -84,12 +92,33 @@ def test_one_that_is_lost_is_replaced_later_and_later(tmp_path: Path) -> None:
     assert engines.open == 0
 
 
+def test_it_is_said_of_each_broker_but_of_who_has_another_service(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    owners = {name: RemoteOwner.beside(tmp_path / name) for name in ("mine", "away", "taken")}
+    owners["taken"].is_taken = True
+    for n, name in enumerate(owners):
+        (tmp_path / name).mkdir()
+        failed = EngineReport(ENGINE_FAILED, NOW, n, "no Java")
+        said = ServiceProgress(ENGINE_FAILED, "x", 1, NOW, engine=failed)
+        write_progress(RealFs(), tmp_path / name, said)
+    places = [(tmp_path / name, owner) for name, owner in owners.items()]
+    all_of_them = Boards(env_of(clock), places)
+    assert all_of_them.engine.failures == 1  # the worst of them that are ours
+    all_of_them.engine = EngineReport(ENGINE_UP, NOW)
+    all_of_them.tell(ENGINE_UP, "it is up")
+    told = {name: read_progress(tmp_path / name) for name in owners}
+    assert {name: one.state for name, one in told.items() if one is not None} == {
+        "mine": ENGINE_UP, "away": ENGINE_UP, "taken": ENGINE_FAILED,
+    }  # fmt: skip
+
+
 def test_one_that_ends_because_nothing_is_due_is_followed_at_once(tmp_path: Path) -> None:
     """By a process that has lost none: it waits for work before it starts another."""
     engines = Engines(tmp_path, "s-sq")
-    keeper = EngineKeeper(env_of(engines.clock), tmp_path, engines.start, lambda: False, 0)
+    clock = engines.clock
+    keeper = EngineKeeper(clock, boards(tmp_path, clock), engines.start, lambda: False, 0)
     assert keeper.run(engines.serve, lambda: False) == 1
-    keeper = EngineKeeper(env_of(engines.clock), tmp_path, engines.start, lambda: False, 1)
+    keeper = EngineKeeper(clock, boards(tmp_path, clock), engines.start, lambda: False, 1)
     assert keeper.run(engines.serve, lambda: True) == 0
     assert engines.open == 0
     said = read_progress(tmp_path)

@@ -30,7 +30,11 @@ from lapse.lifecycle.service import loop as service_module
 from lapse.lifecycle.service.loop import Service, ServiceOptions
 from lapse.lifecycle.status.backoff import BACKOFF_MS_MAX
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause
-from lapse.lifecycle.status.reports import read_progress, read_queue, read_reports
+from lapse.lifecycle.status.reports import (
+    read_progress,
+    read_queue,
+    read_reports,
+)
 from lapse.lifecycle.status.wishes import read_wishes, wish
 from lapse.records.batch import scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch

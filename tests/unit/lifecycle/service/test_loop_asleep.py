@@ -9,6 +9,7 @@ import pytest
 
 from lapse.base.fs import RealFs
 from lapse.lifecycle.owner.directory import DirectoryOwner
+from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.round.engine import Asleep, EngineWanted
 from lapse.lifecycle.service.loop import Service, ServiceOptions
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause
@@ -104,6 +105,14 @@ def test_who_waits_for_people_is_not_quiet(tmp_path: Path) -> None:
         service = p.serve(options=ENDS_WHEN_QUIET)
         p.clock.advance(service.step())
         assert not service._is_quiet
+
+
+def test_a_broker_that_is_away_keeps_no_engine(tmp_path: Path) -> None:
+    """Nothing that it has can be due; the next process waits for it, without one."""
+    clock = ManualClock(NOW)
+    owner = RemoteOwner.beside(tmp_path)
+    assert Service(owner, Asleep(), env_of(clock), tmp_path, ENDS_WHEN_QUIET).run()
+    assert clock.now_ms() - NOW >= QUIET_MS
 
 
 def test_it_stays_where_it_is_to_stay(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_what_a_service_cleans_is_left_to_it(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "served", {"lapse.roll.time": "record"}) as broker:
         asyncio.run(fill(broker.bootstrap))
         asked = Wish(("clean", "--force", "--", str(tmp_path / "served")))
-        service = RemoteOwner(tmp_path / "served")
+        service = RemoteOwner.beside(tmp_path / "served")
         service.logs()
         with pytest.raises(ActionFailed, match=r"refused: .*service"):
             begun(asked)

@@ -350,7 +350,7 @@ def under_way(brokers: Connections) -> int:
             await asyncio.sleep(0.01)
         return len(others)
 
-    return asyncio.run_coroutine_threadsafe(count(), brokers._loop).result(30)
+    return brokers._loop.start(count()).result(30)
 
 
 def test_a_slow_reader_is_not_overrun(broker: Broker) -> None:

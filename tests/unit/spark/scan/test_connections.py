@@ -81,7 +81,7 @@ def lost(brokers: Connections, one: BrokerConnection) -> bool:
         await asyncio.sleep(0)  # what was to be closed is closed by then
         return one.is_lost
 
-    return asyncio.run_coroutine_threadsafe(look(), brokers._loop).result(30)
+    return brokers._loop.start(look()).result(30)
 
 
 def test_nothing_that_was_known_of_topics_is_kept(brokers: Connections, tmp_path: Path) -> None:
