@@ -48,11 +48,14 @@ def test_one_serves_all_and_another_follows_when_it_is_killed(
             brokers.processes[victim].kill()
             keyed(brokers, "t", TWICE)
             brokers.processes[victim].start()
+            back = f"broker {victim}: the owner is back"
+            brokers.until(lambda: back in second.log(), "it is served again")
             brokers.until(lambda: is_cleaned(brokers, "t"), "the one that was away, too")
             assert main(["rounds", "show", "--bootstrap-server", brokers.bootstrap]) == 0
             assert "is not served" not in capsys.readouterr().out
+        assert second.process.returncode == 0, second.log()
         for one in brokers.processes.values():
-            assert not list(one.data.glob("lease-*"))
+            assert not list(one.data.glob("lease-*")), second.log()
 
 
 def test_one_that_hangs_is_followed_and_can_do_no_harm(

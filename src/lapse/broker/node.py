@@ -253,7 +253,7 @@ class Node:
         access = Access(store, disk, self._config.security)
         await access.load()
         self._reread_where_unsure(topics, quotas, access, replicas)
-        remote = self._open_control(partitions)
+        remote = await self._open_control(partitions)
         entrances = [
             await disk.run(entrance, self._config, listener, access) for listener in self._listeners
         ]
@@ -273,12 +273,13 @@ class Node:
             ADVERTISED, parts.arrivals, _erasures_of(self._config), remote,
         )  # fmt: skip
 
-    def _open_control(self, partitions: Partitions) -> RemoteServices:
+    async def _open_control(self, partitions: Partitions) -> RemoteServices:
         """What rounds need of this broker, for a service beside it (`start`) and for others."""
         self._control = Control(partitions, self._env, self._threads("lapse-control", 1))
         self._running.push_async_callback(self._control.close)
         remote = RemoteServices(self._control)
         self._running.push_async_callback(remote.close)
+        await remote.start()
         return remote
 
     def _quota_of_moves(self, topics: Topics) -> CopyQuota:

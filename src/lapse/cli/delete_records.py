@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import msgspec
 
 from lapse.base.clock import SystemClock
+from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.base.setting import INT_MAX, LONG_MAX
@@ -234,7 +235,7 @@ def read_file(path: Path, moment: datetime | None = None) -> dict[TopicPartition
         StorageError: it cannot be read.
     """
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_File)
+        found = from_json(path.read_bytes(), _File)
     except OSError as e:
         raise StorageError(f"{path}: {e.strerror}") from e
     except msgspec.DecodeError as e:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import NOT_JSON, CorruptData
 from lapse.cli.dump_log import Line, Report
 from lapse.log import append_times, checkpoints, summary
@@ -125,7 +126,7 @@ def _partition_metadata(path: Path, data: bytes, _report: Report) -> Line:
 
 
 def _summary(_path: Path, data: bytes, _report: Report) -> Line:
-    content = msgspec.json.decode(data, type=dict[str, Any])
+    content = from_json(data, dict[str, Any])
     if keys := content.get("keys"):
         content["keys"] = f"{len(keys)} characters"  # a sketch: nothing for people
     return {"content": content}

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from lapse.base.clock import Clock, SystemClock, time_text
+from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import RealFs
 from lapse.base.sizes import size_text
@@ -143,7 +144,7 @@ def _look(args: argparse.Namespace, clock: Clock) -> list[tuple[int | None, Stat
     said = ask_brokers(args, DescribeOutlookRequest(what=ROUNDS))
     found: list[tuple[int, Status | str]] = list(said.silent.items())
     for broker, lines in said.lines.items():
-        found.append((broker, msgspec.json.decode(lines[0], type=Status)))
+        found.append((broker, from_json(lines[0], Status)))
     return sorted(found, key=itemgetter(0))
 
 
@@ -204,7 +205,7 @@ def _pause(args: argparse.Namespace, clock: Clock) -> int:
                 what=PAUSE, logs=tuple(args.partition) or None, reason=args.reason, now=args.now,
                 duration_ms=-1 if for_ms is None else for_ms,
             ),
-            lambda line: _paused(msgspec.json.decode(line, type=Pause)),
+            lambda line: _paused(from_json(line, Pause)),
         )  # fmt: skip
     now_ms, fs = clock.now_ms(), RealFs()
     until_ms = None if for_ms is None else after_ms(now_ms, for_ms)
@@ -219,7 +220,7 @@ def _pause(args: argparse.Namespace, clock: Clock) -> int:
 def _resume(args: argparse.Namespace, clock: Clock) -> int:
     if args.logdir is None:
         request = AlterRoundsRequest(what=RESUME, logs=tuple(args.partition) or None)
-        return _ask_all(args, request, lambda line: _ended(msgspec.json.decode(line, type=Pause)))
+        return _ask_all(args, request, lambda line: _ended(from_json(line, Pause)))
     ended = pauses.resume(RealFs(), args.logdir, args.partition, clock.now_ms())
     return _tell([_ended(one) for one in ended], _NOTHING_PAUSED)
 
@@ -227,9 +228,7 @@ def _resume(args: argparse.Namespace, clock: Clock) -> int:
 def _cancel(args: argparse.Namespace, clock: Clock) -> int:
     if args.logdir is None:
         request = AlterRoundsRequest(what=CANCEL, logs=tuple(args.partition) or None)
-        return _ask_all(
-            args, request, lambda line: _called_off(msgspec.json.decode(line, type=UnderWay))
-        )
+        return _ask_all(args, request, lambda line: _called_off(from_json(line, UnderWay)))
     called_off = pauses.call_off(RealFs(), args.logdir, args.partition, clock.now_ms())
     return _tell([_called_off(one) for one in called_off], _NOTHING_UNDER_WAY)
 
@@ -237,7 +236,7 @@ def _cancel(args: argparse.Namespace, clock: Clock) -> int:
 def _clean(args: argparse.Namespace, clock: Clock) -> int:
     if args.logdir is None:
         request = AlterRoundsRequest(what=CLEAN, logs=tuple(args.partition))
-        return _ask_all(args, request, lambda line: _wished(msgspec.json.decode(line, type=Wish)))
+        return _ask_all(args, request, lambda line: _wished(from_json(line, Wish)))
     now_ms = clock.now_ms()
     present = {str(one) for one in options.partitions_in(args.logdir)}
     for name in args.partition:

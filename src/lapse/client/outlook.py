@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-import msgspec
-
+from lapse.base.decoding import from_json
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.client.cluster import Cluster
 from lapse.client.connection import BrokerConnection
@@ -46,9 +45,7 @@ class Said:
 
     def of(self, kind: type[T]) -> list[T]:
         """All lines, as what they are."""
-        return [
-            msgspec.json.decode(line, type=kind) for some in self.lines.values() for line in some
-        ]
+        return [from_json(line, kind) for some in self.lines.values() for line in some]
 
 
 async def ask_all(cluster: Cluster, request: Request) -> Said:

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from lapse.base.clock import Clock
+from lapse.base.decoding import from_json
 from lapse.base.errors import NOT_JSON, StorageError
 from lapse.base.fs import Fs
 from lapse.lifecycle.decide.clock import (
@@ -139,6 +140,6 @@ class ClockGuard:
 def read_record(path: Path) -> ClockRecord | None:
     """The record in a keeper's file; None if there is no file or it makes no sense."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ClockRecord)
+        return from_json(path.read_bytes(), ClockRecord)
     except (OSError, *NOT_JSON):
         return None

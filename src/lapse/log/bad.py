@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
+from lapse.base.decoding import from_json
 from lapse.base.errors import NOT_JSON
 from lapse.log.facts import BadRange
 from lapse.log.roster import FileStamp
@@ -29,8 +28,8 @@ def read_bad(partition_dir: Path) -> BadRange | None:
     """The kept range; None where there is none, it does not parse, or its file has changed."""
     try:
         data = bad_path(partition_dir).read_bytes()
-        bad = msgspec.json.decode(data, type=BadRange)
-        met = msgspec.json.decode(data, type=FileStamp)
+        bad = from_json(data, BadRange)
+        met = from_json(data, FileStamp)
     except (OSError, *NOT_JSON):
         return None
     if not 0 <= bad.segment_base <= bad.first_offset:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import CorruptData, unreadable
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition, format_topic_id, parse_topic_id
@@ -153,7 +154,7 @@ def read_clean_shutdown(log_dir: Path) -> int | None:
     if text is None:
         return None
     try:
-        return msgspec.json.decode(text, type=_Shutdown).broker_epoch
+        return from_json(text, _Shutdown).broker_epoch
     except msgspec.MsgspecError:
         return -1  # before Kafka 3.7 the marker was an empty file
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from lapse.base.decoding import from_json
 from lapse.log.summary import FOLDER
 
 INTENT = "intent"
@@ -44,6 +45,6 @@ def replaced_groups(partition_dir: Path) -> tuple[ReplacedGroup, ...]:
     """Groups of the commit under way; none where there was none, or its intent is not whole."""
     try:
         data = (partition_dir / FOLDER / INTENT).read_bytes()
-        return msgspec.json.decode(data, type=_Intent).groups
+        return from_json(data, _Intent).groups
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
         return ()

@@ -26,6 +26,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import NOT_JSON, CorruptData, StorageError, unreadable
 from lapse.base.fs import Fs
 from lapse.base.ids import format_topic_id
@@ -111,7 +112,7 @@ def read_checked(path: Path, kind: type[V], version: int) -> V | None:
         _log.warning("%s: its checksum does not match; going on without it", path)
         return None
     try:
-        found = msgspec.json.decode(body, type=kind)
+        found = from_json(body, kind)
     except NOT_JSON as e:
         _log.warning("%s: %s; going on without it", path, e)
         return None

@@ -30,6 +30,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import NOT_JSON
 from lapse.base.fs import Fs
 from lapse.kernels import markers, survey
@@ -543,7 +544,7 @@ def _decoded(data: bytes, kind: type[_Kind]) -> _Kind | None:
     if any((len(digits), digits) > (len(_LONG_MAX), _LONG_MAX) for digits in _LONG.findall(data)):
         return None
     try:
-        return msgspec.json.decode(data, type=kind)
+        return from_json(data, kind)
     except NOT_JSON:
         return None
 

@@ -30,6 +30,7 @@ from functools import cached_property
 import msgspec
 
 from lapse.base.config import BrokerConfig
+from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, CorruptData, ErrorCode, KafkaError
 from lapse.wire.schema.api_versions import FinalizedFeatureKey
 from lapse.wire.versions import (
@@ -234,7 +235,7 @@ def encoded_levels(levels: Levels) -> bytes:
 def decoded_levels(data: bytes | str, path: str) -> Levels:
     """The inverse; raises CorruptData."""
     try:
-        found = msgspec.json.decode(data, type=_Stored)
+        found = from_json(data, _Stored)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         raise CorruptData(path, 0, str(e)) from e
     if found.protocol < 1 or found.tombstone_values < 0:

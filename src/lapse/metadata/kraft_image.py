@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import CorruptData
 from lapse.metadata.kraft import Entry, read_entries
 from lapse.metadata.store import Entity, entity_of
@@ -147,7 +148,7 @@ def image_of(entries: Iterable[Entry], kinds: Container[int] | None = None) -> K
 def voters_in(quorum_state: bytes) -> frozenset[int]:
     """Who the quorum is by its `quorum-state`; empty where that does not say it (KIP-853)."""
     try:
-        found = msgspec.json.decode(quorum_state, type=_QuorumState)
+        found = from_json(quorum_state, _QuorumState)
     except msgspec.DecodeError as e:
         raise CorruptData("quorum-state", 0, str(e)) from e
     return frozenset(voter.voter_id for voter in found.current_voters or ())

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from lapse.base.clock import Clock, sleep_in_slices
+from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.metadata.features import NEWEST
 from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Step, Tree
@@ -133,7 +134,7 @@ class Membership:
         """Who is registered."""
         names = self._tree.children(BROKERS)
         nodes = self._tree.get([f"{BROKERS}/{name}" for name in names])
-        found = [msgspec.json.decode(n.data, type=Registration) for n in nodes if n is not None]
+        found = [from_json(n.data, Registration) for n in nodes if n is not None]
         return {one.id: one for one in found}
 
     def announce(self, listeners: Mapping[str, tuple[str, int]]) -> None:

@@ -6,6 +6,7 @@ from itertools import starmap
 
 import msgspec
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import CorruptData
 from lapse.metadata.partition_states import Away, LeftWith, LogEnd, PartitionState
 from lapse.metadata.tree import Node
@@ -28,7 +29,7 @@ class _State(msgspec.Struct, frozen=True):
 def decoded_state(node: Node, path: str) -> PartitionState:
     """The state in a node; raises CorruptData."""
     try:
-        kept = msgspec.json.decode(node.data, type=_State)
+        kept = from_json(node.data, _State)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         raise CorruptData(path, 0, str(e)) from e
     return PartitionState(

@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import CorruptData
 from lapse.metadata.tree import Node
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
@@ -81,6 +82,6 @@ def encoded(data: Any) -> bytes:
 def decoded(node: Node, kind: type[T], path: str) -> T:
     """The inverse; raises CorruptData."""
     try:
-        return msgspec.json.decode(node.data, type=kind)
+        return from_json(node.data, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         raise CorruptData(path, 0, str(e)) from e

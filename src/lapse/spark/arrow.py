@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, LapseError
 from lapse.spark.scan import place
 from lapse.spark.scan.options import SourceOptions, parse_options
@@ -65,7 +66,7 @@ class _Planned(msgspec.Struct, frozen=True):
 
 def _planned(jobs: Jobs, given: Mapping[str, str]) -> list[Split]:
     answer = jobs.one("planning what to read", _plan, msgspec.json.encode(given))
-    found = msgspec.json.decode(answer, type=_Planned)
+    found = from_json(answer, _Planned)
     if found.error:
         raise (ConfigError if found.is_usage else ActionFailed)(found.error)
     return [Split((*part.files, *part.brokers)) for part in found.parts]
@@ -76,7 +77,7 @@ def _planned(jobs: Jobs, given: Mapping[str, str]) -> list[Split]:
 
 def _plan(encoded: bytes) -> bytes:
     try:
-        options = parse_options(msgspec.json.decode(encoded, type=dict[str, str]))
+        options = parse_options(from_json(encoded, dict[str, str]))
         splits = place.plan(options, Pruning())
     except LapseError as e:
         return msgspec.json.encode(_Planned((), str(e), isinstance(e, ConfigError)))

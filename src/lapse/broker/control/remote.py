@@ -91,6 +91,10 @@ class RemoteServices:
             await asyncio.shield(self._control.thread.run(self._unmark))
             self._control.leave(holder)
 
+    async def start(self) -> None:
+        """What a broker has left that was killed is taken away."""
+        await self._control.thread.run(self._unmark)
+
     async def close(self) -> None:
         """No service is served any more; the files that say so go."""
         if self._holder is not None:

@@ -24,6 +24,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from lapse.base.clock import Clock
+from lapse.base.decoding import from_json
 from lapse.base.errors import NOT_JSON, CorruptData, LapseError
 from lapse.base.fs import Fs
 from lapse.base.times import after_ms
@@ -112,7 +113,7 @@ class RoundPages:
             if request.headers.get("content-type", "").partition(";")[0] != "application/json":
                 return PlainTextResponse("say it with Content-Type: application/json\n", 415)
             try:
-                command = msgspec.json.decode(await _body(request) or b"{}", type=RoundsCommand)
+                command = from_json(await _body(request) or b"{}", RoundsCommand)
                 if command.for_ms is not None and command.for_ms <= 0:
                     raise msgspec.ValidationError("for_ms must be above 0")
             except (*NOT_JSON, ValueError) as e:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import NOT_JSON, ConfigError, StorageError, unreadable
 from lapse.base.fs import Fs, make_lasting_dir
 from lapse.base.ids import TopicPartition
@@ -153,7 +154,7 @@ def load_order(folder: Path) -> Order | None:
     """The order in a folder, None if there is none. Raises StorageError."""
     path = folder / ORDER_FILE
     try:
-        order = msgspec.json.decode(path.read_bytes(), type=Order)
+        order = from_json(path.read_bytes(), Order)
     except FileNotFoundError:
         return None
     except OSError as e:

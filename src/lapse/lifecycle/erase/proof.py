@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import NOT_JSON, StorageError
 from lapse.base.sizes import size_text
 from lapse.lifecycle.erase.findings import BATCHES, RAW, ROWS, Count, Findings, by_target
@@ -109,7 +110,7 @@ def encode_report(report: Report) -> bytes:
 def decode_report(data: bytes, where: str) -> Report:
     """Raises StorageError."""
     try:
-        report = msgspec.json.decode(data, type=Report)
+        report = from_json(data, Report)
     except NOT_JSON as e:
         raise StorageError(f"{where}: no proof of erasure: {e}") from e
     if report.format not in {FORMAT, FIRST_FORMAT}:

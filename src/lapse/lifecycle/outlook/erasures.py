@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import NOT_JSON, LapseError, StorageError, unreadable
 from lapse.base.extras import needed_for
 from lapse.lifecycle.erase.order import ORDER_FILE, Order, TopicOrder, load_order
@@ -296,7 +297,7 @@ def _proof(path: Path, size_bytes: int) -> Proof:
         from lapse.lifecycle.erase.sign import BadSeal, unseal  # noqa: PLC0415
     try:
         sealed = unseal(_read(path, REPORT_BYTES_MAX), str(path))
-        found = msgspec.json.decode(sealed.body, type=_Report)
+        found = from_json(sealed.body, _Report)
     except (OSError, StorageError, BadSeal, *NOT_JSON):
         return Proof(path.name, size_bytes, 0, "", is_leaving_tombstones=False)
     return Proof(

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, CorruptData
 from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.round.commit import CommitResult
@@ -160,7 +161,7 @@ def body_size(head: bytes, where: str) -> int:
 def decode_request(body: bytes, where: str) -> Request:
     """Raises CorruptData."""
     try:
-        request: Request = msgspec.json.decode(body, type=Request)
+        request: Request = from_json(body, Request)
     except msgspec.DecodeError as e:
         raise CorruptData(where, 0, f"not a request ({e})") from e
     return request
@@ -169,7 +170,7 @@ def decode_request(body: bytes, where: str) -> Request:
 def decode_answer(body: bytes, where: str) -> Answer:
     """Raises CorruptData."""
     try:
-        answer: Answer = msgspec.json.decode(body, type=Answer)
+        answer: Answer = from_json(body, Answer)
     except msgspec.DecodeError as e:
         raise CorruptData(where, 0, f"not an answer ({e})") from e
     return answer

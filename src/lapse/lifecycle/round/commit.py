@@ -33,6 +33,7 @@ import msgspec
 import numpy as np
 
 from lapse.base.clock import Clock
+from lapse.base.decoding import from_json, from_msgpack
 from lapse.base.errors import CorruptData, LapseError, StaleGeneration, StorageError, unreadable
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
@@ -468,7 +469,7 @@ def _entry(log_dir: Path, receipt: Receipt, group: GroupReceipt, committed_ms: i
 def _removed(path: Path) -> list[tuple[int, str, bytes]]:
     """The records that a group has lost, as the attempt wrote them down."""
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=list[tuple[int, str, bytes]])
+        return from_msgpack(path.read_bytes(), list[tuple[int, str, bytes]])
     except OSError as e:
         raise unreadable(e, path) from e
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
@@ -510,7 +511,7 @@ def finish_commit(log_dir: Path, env: CommitEnv) -> str | None:
 def _read_intent(path: Path) -> Receipt | None:
     """The intent; None if it is missing or incomplete, when nothing was in place yet."""
     try:
-        receipt = msgspec.json.decode(path.read_bytes(), type=Receipt)
+        receipt = from_json(path.read_bytes(), Receipt)
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     whole = all({f.kind for f in group.files} >= _ALWAYS for group in receipt.groups)

@@ -26,6 +26,7 @@ import msgspec
 import numpy as np
 from pyroaring import BitMap
 
+from lapse.base.decoding import from_msgpack
 from lapse.base.errors import CorruptData, StorageError
 from lapse.base.fs import Fs
 from lapse.kernels.crc32c import crc32c
@@ -177,7 +178,7 @@ def read_heads(log_dir: Path) -> Iterator[EntryHead]:
 
 def _decoded(path: Path, frame: _Frame, data: bytes, kind: type[_Entry]) -> _Entry:
     try:
-        return msgspec.msgpack.decode(data, type=kind)
+        return from_msgpack(data, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise CorruptData(str(path), frame.at, f"not a ledger's entry: {e}") from e
 

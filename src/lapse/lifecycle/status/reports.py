@@ -21,6 +21,7 @@ from typing import TypeVar
 
 import msgspec
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import NOT_JSON, CorruptData, unreadable
 from lapse.base.fs import Fs
 from lapse.lifecycle.round.commit import CommitResult
@@ -182,7 +183,7 @@ def read_reports(data_dir: Path) -> Iterator[RoundReport]:
         path = data_dir / name
         for line in path.read_bytes().splitlines() if path.exists() else ():
             with contextlib.suppress(msgspec.DecodeError):
-                yield msgspec.json.decode(line, type=RoundReport)
+                yield from_json(line, RoundReport)
 
 
 def last_reports(data_dir: Path, count: int) -> list[RoundReport]:
@@ -199,7 +200,7 @@ def last_reports(data_dir: Path, count: int) -> list[RoundReport]:
     found = []
     for line in lines:
         with contextlib.suppress(msgspec.DecodeError):  # cut short by a crash, or by the look
-            found.append(msgspec.json.decode(line, type=RoundReport))
+            found.append(from_json(line, RoundReport))
     return found
 
 
@@ -236,7 +237,7 @@ class RoundTail:
         self._at += whole
         for line in data[:whole].splitlines():
             with contextlib.suppress(msgspec.DecodeError):
-                self._take(msgspec.json.decode(line, type=RoundReport))
+                self._take(from_json(line, RoundReport))
 
     def _take(self, report: RoundReport) -> None:
         if report.error is not None:
@@ -328,7 +329,7 @@ def read_progress(data_dir: Path) -> ServiceProgress | None:
 def read_file(path: Path, kind: type[_File], what: str) -> _File | None:
     """The JSON in a file, None if there is none; `what` it should be, for the error's text."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return from_json(path.read_bytes(), kind)
     except FileNotFoundError:
         return None
     except OSError as e:

@@ -18,6 +18,7 @@ from pyspark import TaskContext
 
 from lapse.base.clock import SystemClock
 from lapse.base.config import broker_config
+from lapse.base.decoding import from_json
 from lapse.base.errors import LockHeld
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
@@ -95,7 +96,7 @@ def clean_logs(jobs: Jobs, words: tuple[str, ...]) -> list[Cleaned]:
         with contextlib.suppress(ActionFailed):  # opening sweeps what is left, now or next time
             jobs.one("giving up", finish, msgspec.json.encode(nothing))
         raise
-    receipts = [r for one in answers for r in msgspec.json.decode(one, type=tuple[Receipt, ...])]
+    receipts = [r for one in answers for r in from_json(one, tuple[Receipt, ...])]
     made = Made(wish, begun, tuple(receipts))
     lines: list[Cleaned] = answer_of(
         jobs.one("committing", finish, msgspec.json.encode(made)), list[Cleaned]
@@ -109,7 +110,7 @@ def clean_logs(jobs: Jobs, words: tuple[str, ...]) -> list[Cleaned]:
 @answered
 def begin(encoded: bytes) -> Begun:
     """Decide and plan, with the directory locked."""
-    wish = msgspec.json.decode(encoded, type=Wish)
+    wish = from_json(encoded, Wish)
     job, policies = _job(wish)
     args = job.args
     partitions = options.chosen_partitions(args)
@@ -187,7 +188,7 @@ def make(encoded: bytes) -> bytes:
     fs, clock = RealFs(), SystemClock()
     receipts = [
         run_one(plan, f"p{number}-a{attempt}-{secrets.token_hex(4)}", attempt, fs, clock)
-        for plan in msgspec.json.decode(encoded, type=tuple[RoundPlan, ...])
+        for plan in from_json(encoded, tuple[RoundPlan, ...])
     ]
     return msgspec.json.encode(receipts)
 
@@ -198,7 +199,7 @@ def make(encoded: bytes) -> bytes:
 @answered
 def finish(encoded: bytes) -> list[Cleaned]:
     """Commit what was made; lines of all logs that had a plan."""
-    made = msgspec.json.decode(encoded, type=Made)
+    made = from_json(encoded, Made)
     job, policies = _job(made.wish)
     partitions = [TopicPartition.parse(plan.name) for plan in made.begun.plans]
     configs, lines = command.configs_of(policies, [one for one in partitions if one is not None])

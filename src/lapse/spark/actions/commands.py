@@ -12,6 +12,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError
 from lapse.cli.parser import USAGE
 from lapse.spark.actions.task import Command, Ended, parsed, run_command
@@ -45,7 +46,7 @@ def output_of(spark: SparkSession, act: Act, on_progress: OnProgress) -> str:
     parsed(words)
     request = msgspec.json.encode(Command(words, dict(act.client or {})))
     answer = Jobs(spark, on_progress).one(f"lapse {name}", run_command, request)
-    return printed(msgspec.json.decode(answer, type=Ended))
+    return printed(from_json(answer, Ended))
 
 
 def printed(ended: Ended) -> str:
@@ -59,7 +60,7 @@ def printed(ended: Ended) -> str:
 
 def answer_of(answer: bytes, kind: Any) -> Any:
     """What a function that is `answered` returned. Raises ConfigError, ActionFailed."""
-    return msgspec.json.decode(printed(msgspec.json.decode(answer, type=Ended)), type=kind)
+    return from_json(printed(from_json(answer, Ended)), kind)
 
 
 def json_of(rows: Sequence[object]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from lapse.base.decoding import from_json
 from lapse.base.fs import RealFs
 from lapse.cli import copy as command
 from lapse.spark.actions.commands import answer_of
@@ -48,12 +49,12 @@ def _spec(wish: CopyWish) -> CopySpec:
 @answered
 def claimed(encoded: bytes) -> None:
     """The checkpoint is this copy's; or it could be, after a dry run."""
-    wish = msgspec.json.decode(encoded, type=CopyWish)
+    wish = from_json(encoded, CopyWish)
     asyncio.run(claim(_spec(wish), RealFs(), dry_run=parsed(wish.words).dry_run))
 
 
 @answered
 def copied(encoded: bytes) -> list[dict[str, Any]]:
     """What the checkpoint says."""
-    checkpoint: Path = _spec(msgspec.json.decode(encoded, type=CopyWish)).checkpoint
+    checkpoint: Path = _spec(from_json(encoded, CopyWish)).checkpoint
     return command.copied(checkpoint)

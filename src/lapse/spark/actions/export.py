@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from lapse.base.clock import SystemClock
+from lapse.base.decoding import from_json
 from lapse.base.fs import RealFs
 from lapse.cli import export as command
 from lapse.spark.actions.commands import answer_of
@@ -65,7 +66,7 @@ def export_topic(jobs: Jobs, asked: Command) -> run.Done:
 @answered
 def begin(encoded: bytes) -> Begun:
     """What is to be done, with the table locked."""
-    asked = msgspec.json.decode(encoded, type=Command)
+    asked = from_json(encoded, Command)
     with client_file(asked) as words:
         args = parsed(words)
         folder, wish = command.table_of(args)
@@ -79,7 +80,7 @@ def begin(encoded: bytes) -> Begun:
 @answered
 def end(encoded: bytes) -> run.Done | None:
     """Make it count, with the table locked again; None where all must be written once more."""
-    written = msgspec.json.decode(encoded, type=Written)
+    written = from_json(encoded, Written)
     folder, wish = command.table_of(parsed(written.command.words))
     table = Table(folder, RealFs())
     with run.locked(table):

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, LapseError, unreadable
 from lapse.base.extras import needed_for
 from lapse.base.fs import RealFs, temporary_folder
@@ -53,7 +54,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 def run_command(encoded: bytes) -> bytes:
     """The command of a request; whatever becomes of it is in the answer."""
-    command = msgspec.json.decode(encoded, type=Command)
+    command = from_json(encoded, Command)
     return msgspec.json.encode(_ended(command.words[0], lambda: _run(command)))
 
 

@@ -23,6 +23,7 @@ import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, LapseError, StorageError
 from lapse.base.fs import Fs
 from lapse.client.cluster import Cluster, parse_bootstrap
@@ -118,7 +119,7 @@ async def claim(spec: CopySpec, fs: Fs, *, dry_run: bool = False) -> None:
     ids = here.cluster_id, there.cluster_id
     path, mine = spec.checkpoint / CLAIM, Claim(*ids, tuple(sorted(spec.topics)), spec.rename)
     try:
-        known = msgspec.json.decode(path.read_bytes(), type=Claim)
+        known = from_json(path.read_bytes(), Claim)
     except FileNotFoundError:
         if (spec.checkpoint / "offsets").exists():
             raise ConfigError(f"{spec.checkpoint}: another query's checkpoint, no copy's") from None

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lapse.base.decoding import from_json
 from lapse.base.fs import RealFs
 from lapse.spark.export.decide import Kind, Step
 from lapse.spark.export.files import FILE_RECORDS_MAX, STORED, NewFiles, read_rows, rows_in
@@ -78,7 +79,7 @@ def write(encoded: bytes) -> bytes:
     Raises what reading and writing raise; DataLost where a log is compacted faster than it is read.
     """
     warm_up()
-    asked = msgspec.json.decode(encoded, type=Asked)
+    asked = from_json(encoded, Asked)
     for _ in range(TRIES_MAX):
         written = _written(asked)
         if written is not None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from lapse.base.clock import Clock
+from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError
 from lapse.spark.export import partition
 from lapse.spark.export.decide import (
@@ -198,7 +199,7 @@ def write(source: Source, started: Started, kind: Kind) -> dict[int, Written]:
         for number, step in steps.items()
     ]  # fmt: skip
     answers = source.jobs.all("writing the table", partition.write, requests) if requests else []
-    found = [msgspec.json.decode(answer, type=Written) for answer in answers]
+    found = [from_json(answer, Written) for answer in answers]
     return {one.partition: one for one in found}
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, CorruptData
 from lapse.base.fs import Fs
 from lapse.lifecycle.erase.places import EXPORT_STATE
@@ -175,10 +176,10 @@ class _First(msgspec.Struct):
 
 
 def _decoded(data: bytes) -> ExportState:
-    state = msgspec.json.decode(data, type=ExportState)
+    state = from_json(data, ExportState)
     if state.version > 1:
         return state
-    was = msgspec.json.decode(data, type=_First).delta_version
+    was = from_json(data, _First).delta_version
     format_ = Format.PARQUET if was is None else Format.DELTA
     return replace(state, format=format_, log_version=was, version=2)
 

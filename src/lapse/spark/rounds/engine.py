@@ -24,11 +24,11 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-import msgspec
 from pyspark.accumulators import _accumulatorRegistry
 from pyspark.sql import SparkSession
 
 from lapse.base.clock import Clock, SystemClock
+from lapse.base.decoding import from_json
 from lapse.base.fs import Fs, RealFs
 from lapse.base.sizes import size_text
 from lapse.lifecycle.round.engine import NO_ATTEMPT, EngineLost, failed
@@ -196,7 +196,7 @@ class SparkEngine:
                 answers = encoded_receipts.value[seen:]
                 seen += len(answers)
                 for data in answers:
-                    receipt = msgspec.json.decode(data, type=Receipt)
+                    receipt = from_json(data, Receipt)
                     if missing.pop((receipt.round_id, receipt.name), None) is not None:
                         watch.ended(receipt.round_id, receipt.name)
                         yield receipt
@@ -243,7 +243,7 @@ class SparkEngine:
         for _ in self._until_done(running):
             yield Progress(0, total)
         yield Progress(total, total)
-        receipts = [msgspec.json.decode(data, type=SummaryReceipt) for data in running.answers]
+        receipts = [from_json(data, SummaryReceipt) for data in running.answers]
         received = {(r.name, r.base_offset): r for r in receipts}
         for request in requests:
             receipt = received.get((request.name, request.base_offset))

@@ -27,6 +27,7 @@ from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
 
 from lapse.base.clock import Clock, SystemClock
+from lapse.base.decoding import from_json
 from lapse.kernels.find_key import KeyTable
 from lapse.lifecycle.erase.findings import AuditUnit, Findings
 from lapse.lifecycle.erase.inline import InlineAudits, unit_bytes
@@ -184,7 +185,7 @@ class SparkAudits:
         except SPARK_ERRORS as e:
             problem = f"was not looked through: the Spark job failed: {_reason(e)}"
             return {n: Findings(unit.path, problem=problem) for some in bins for n, unit in some}
-        decoded = (msgspec.json.decode(data, type=tuple[int, Findings]) for data in answers)
+        decoded = (from_json(data, tuple[int, Findings]) for data in answers)
         return dict(decoded)
 
     def _share_done(self, group: str) -> float:
@@ -232,10 +233,10 @@ def audit_bins(encoded_search: bytes, bins: Iterable[bytes]) -> Iterator[bytes]:
     assert context is not None, "runs in a Spark task only"
     attempt = context.attemptNumber()
     warm_up()
-    search = msgspec.json.decode(encoded_search, type=Search)
+    search = from_json(encoded_search, Search)
     table, clock = table_of(search), SystemClock()
     for encoded in bins:
-        for n, unit in msgspec.json.decode(encoded, type=list[tuple[int, AuditUnit]]):
+        for n, unit in from_json(encoded, list[tuple[int, AuditUnit]]):
             yield msgspec.json.encode((n, audit_one(unit, search, table, clock, attempt)))
 
 

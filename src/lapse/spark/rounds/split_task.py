@@ -21,6 +21,7 @@ import msgspec
 from pyspark import TaskContext
 
 from lapse.base.clock import Clock, SystemClock
+from lapse.base.decoding import from_json
 from lapse.base.fs import Fs, RealFs
 from lapse.lifecycle.round.split.requests import Answer, Stage, folder_of
 from lapse.lifecycle.round.split.stages import decode_request, encode, run_request
@@ -61,7 +62,7 @@ def run_split_bins(bins: Iterable[bytes]) -> Iterator[bytes]:
 def answers_to(bins: Iterable[bytes], attempt: int, fs: Fs, clock: Clock) -> Iterator[bytes]:
     """The same, for the task's so many-th attempt."""
     for encoded in bins:
-        some = msgspec.json.decode(encoded, type=SplitBin)
+        some = from_json(encoded, SplitBin)
         for number, data in enumerate(some.requests, some.first):
             name = f"{some.prefix}-{number}-a{attempt}-{secrets.token_hex(4)}"
             request = decode_request(some.stage, bytes(data))

@@ -24,6 +24,7 @@ import msgspec
 from pyspark import Accumulator, AccumulatorParam, TaskContext
 
 from lapse.base.clock import Clock, SystemClock
+from lapse.base.decoding import from_json
 from lapse.base.errors import StorageError
 from lapse.base.fs import Fs, RealFs
 from lapse.lifecycle.round.engine import failed, in_words, run_plan
@@ -49,7 +50,7 @@ def run_bins(bins: Iterable[bytes]) -> Iterator[bytes]:
     number, attempt = context.partitionId(), context.attemptNumber()
     fs, clock = RealFs(), SystemClock()
     for encoded in bins:
-        for plan in msgspec.json.decode(encoded, type=tuple[RoundPlan, ...]):
+        for plan in from_json(encoded, tuple[RoundPlan, ...]):
             attempt_id = f"p{number}-a{attempt}-{secrets.token_hex(4)}"
             yield msgspec.json.encode(run_one(plan, attempt_id, attempt, fs, clock))
 
@@ -77,7 +78,7 @@ def summarise_bins(bins: Iterable[bytes]) -> Iterator[bytes]:
     assert context is not None, "runs in a Spark task only"
     attempt = context.attemptNumber()
     for encoded in bins:
-        for request in msgspec.json.decode(encoded, type=tuple[SummaryRequest, ...]):
+        for request in from_json(encoded, tuple[SummaryRequest, ...]):
             yield msgspec.json.encode(summarise_one(request, attempt))
 
 

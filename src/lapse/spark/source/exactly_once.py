@@ -25,6 +25,7 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.base.typed import whole
 from lapse.client.cluster import Cluster, parse_bootstrap
@@ -235,7 +236,7 @@ async def _word(transactions: Transactions, turn: Turn) -> Word | None:
 
 def _parsed(metadata: str) -> Word | None:
     try:
-        return msgspec.json.decode(metadata, type=Word)
+        return from_json(metadata, Word)
     except msgspec.MsgspecError:
         return None  # somebody else's
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
 from lapse.log.txn_index import AbortedTxn
@@ -161,6 +162,6 @@ def encode_unit(unit: ViewUnit) -> bytes:
 def decode_unit(data: bytes) -> ViewUnit:
     """Inverse of `encode_unit`; raises ConfigError for what is no unit."""
     try:
-        return msgspec.json.decode(data, type=ViewUnit)
+        return from_json(data, ViewUnit)
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise ConfigError(f"no unit of a view: {e}") from e

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-import msgspec
-
+from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.base.typed import duration_ms, whole
@@ -216,21 +215,21 @@ def _page(
 
 
 def _paused(line: str) -> str:
-    pause = msgspec.json.decode(line, type=Pause)
+    pause = from_json(line, Pause)
     return f"{_logs(pause)}: {pause_text(pause)}"
 
 
 def _resumed(line: str) -> str:
-    return f"{_logs(msgspec.json.decode(line, type=Pause))}: rounds begin again"
+    return f"{_logs(from_json(line, Pause))}: rounds begin again"
 
 
 def _called_off(line: str) -> str:
-    one = msgspec.json.decode(line, type=UnderWay)
+    one = from_json(line, UnderWay)
     return f"{one.log}: round {one.round_id} is called off"
 
 
 def _wished(line: str) -> str:
-    one = msgspec.json.decode(line, type=Wish)
+    one = from_json(line, Wish)
     return f"{one.log} is cleaned soon, as far as it can be"
 
 

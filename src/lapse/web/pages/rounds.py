@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
-
+from lapse.base.decoding import from_json
 from lapse.client.outlook import ask_all
 from lapse.lifecycle.status.reports import RoundReport
 from lapse.lifecycle.status.snapshot import Status
@@ -23,7 +22,7 @@ async def show(asked: Asked) -> Page:
         ask_all(asked.cluster, DescribeOutlookRequest(what=REPORTS)),
     )
     reports = [
-        (broker, msgspec.json.decode(line, type=RoundReport))
+        (broker, from_json(line, RoundReport))
         for broker, lines in done.lines.items()
         for line in lines
     ]
@@ -35,8 +34,7 @@ async def show(asked: Asked) -> Page:
             "here": "rounds",
             "log": log,
             "brokers": {
-                broker: msgspec.json.decode(lines[0], type=Status)
-                for broker, lines in sorted(now.lines.items())
+                broker: from_json(lines[0], Status) for broker, lines in sorted(now.lines.items())
             },
             "silent": dict(sorted(now.silent.items())),
             "reports": chosen[:SHOWN],

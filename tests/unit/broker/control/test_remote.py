@@ -269,6 +269,8 @@ async def test_what_a_killed_broker_left_there_is_taken_away(
     data.mkdir()
     (data / f"{messages.MARK}0123").touch()
     async with running_node(data, REMOTE) as node, await connect(node) as connection:
+        assert marks(data) == []
+        (data / f"{messages.MARK}4567").touch()
         welcome = await said(connection, "", body(Hello(messages.VERSION, 1, "there")))
         assert isinstance(welcome, Welcome)
         assert marks(data) == [welcome.mark] == [f"{messages.MARK}{welcome.lease}"]

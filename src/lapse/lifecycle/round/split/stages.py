@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from lapse.base.clock import Clock
+from lapse.base.decoding import from_json
 from lapse.base.fs import Fs
 from lapse.lifecycle.round.split.judge import judge_segment
 from lapse.lifecycle.round.split.merge import merge
@@ -61,10 +62,10 @@ def encode(message: Any) -> bytes:
 
 def decode_request(stage: Stage, data: bytes) -> Any:
     """The request from its encoded form."""
-    return msgspec.json.decode(data, type=_WORK[stage].request)
+    return from_json(data, _WORK[stage].request)
 
 
 def decode_answer(stage: Stage, data: bytes) -> Answer[Any]:
     """The answer from its encoded form."""
-    answer: Answer[Any] = msgspec.json.decode(data, type=_WORK[stage].answer)
+    answer: Answer[Any] = from_json(data, _WORK[stage].answer)
     return answer
