@@ -72,7 +72,7 @@ CONNECTOR = (
     Option("endingTimestamp", BATCH),
     Option("startingOffsetsByTimestamp", READING),
     Option("endingOffsetsByTimestamp", BATCH),
-    Option("startingOffsetsByTimestampStrategy", READING, "`error`", "default `latest`"),
+    Option("startingOffsetsByTimestampStrategy", READING, "`error`"),
     Option("failOnDataLoss", READING, "`true`", "compaction is no data loss"),
     Option("maxOffsetsPerTrigger", STREAM),
     Option("minOffsetsPerTrigger", STREAM),

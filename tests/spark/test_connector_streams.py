@@ -137,7 +137,7 @@ def test_a_stream_from_a_time_that_a_partition_has_not_reached(
     given = {**choosing(kafka, "subscribe", topic), by: at[by]}
     name = "startingOffsetsByTimestampStrategy"
     with pytest.raises(PySparkException, match=f"{topic}-1"):
-        Query(spark, tmp_path / "error", **given, **{name: "error"}).run()
+        Query(spark, tmp_path / "error", **given).run()
     latest = Query(spark, tmp_path / "latest", **given, **{name: "latest"})
     latest.run()
     assert latest.values == [1]

@@ -135,7 +135,7 @@ def run(
     account.directory.checkpoint()
     said = {"cleanup.policy": "compact", "delete.retention.ms": str(RETENTION_MS)}
     asked = in_files(TOPIC, str(account.path), said)
-    where = Source(Jobs(spark), asked.options, TOPIC, folder)
+    where = Source(Jobs(spark), asked.options, TOPIC, str(folder))
     done = export(Table(folder, RealFs()), where, lambda: asked.look(clock), wish, clock)
     assert shown(folder, wish.format) == account.rows(wish.kind)
     return done
@@ -239,7 +239,7 @@ def test_a_key_that_a_flagged_value_deleted_is_no_row(
     account.directory.checkpoint()
     asked = in_files(TOPIC, str(account.path), {"cleanup.policy": policy})
     folder = tmp_path / "table"
-    where = Source(Jobs(spark), asked.options, TOPIC, folder)
+    where = Source(Jobs(spark), asked.options, TOPIC, str(folder))
     export(
         Table(folder, RealFs()),
         where,

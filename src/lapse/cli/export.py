@@ -12,6 +12,9 @@ broker, Lapse or Kafka, or with --from straight from log directories. The folder
 empty one the first time; one export at a time writes to it, and killed anywhere it goes on with the
 next. Who reads plain Parquet while a run ends may see old and new rows of a partition; a reader of
 Delta or Iceberg never does, but older versions of the table cannot be read: their files are gone.
+
+With s3://BUCKET/PREFIX the table, of Delta or Iceberg, is in an object store, which the environment
+names (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on).
 """
 
 from __future__ import annotations
@@ -22,7 +25,6 @@ from typing import TYPE_CHECKING
 
 from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError
-from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.cli import options, remote
 from lapse.cli.output import count_bar, say_starting
@@ -37,6 +39,7 @@ examples:
   lapse export users --to /lake/users --bootstrap-server kafka:9092
   lapse export users --to /lake/users --from /var/lib/kafka/data --format delta
   lapse export users --to /lake/users --format iceberg --bootstrap-server kafka:9092
+  lapse export users --to s3://lake/users --format delta --bootstrap-server kafka:9092
   lapse export orders --to /lake/orders --history -c delete.retention.ms=86400000
 """
 
@@ -45,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     add = parser.add_argument
     add("topic", metavar="TOPIC")
-    add("--to", type=Path, required=True, metavar="DIR", help="the table")
+    add("--to", required=True, metavar="DIR", help="the table: a directory, or s3://BUCKET/PREFIX")
     add("--from", dest="source", metavar="LOGDIR,…", help="log directories, instead of a broker")
     remote.add_remote(parser)
     add("--format", choices=("parquet", "delta", "iceberg"), default="parquet",
@@ -62,15 +65,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit 0 once the table is up to date."""
-    folder, wish = table_of(args)
+    place, wish = table_of(args)
     # pyspark takes a second to import: not before the options are right
     from lapse.spark import source  # noqa: PLC0415
     from lapse.spark.export.run import Source, export, would_do  # noqa: PLC0415
-    from lapse.spark.export.table import Table  # noqa: PLC0415
+    from lapse.spark.export.tables import table_at  # noqa: PLC0415
     from lapse.spark.session.jobs import Jobs  # noqa: PLC0415
     from lapse.spark.session.session import SessionOptions, open_session, stop_jvm  # noqa: PLC0415
 
-    log, table, clock = topic_of(args), Table(folder, RealFs()), SystemClock()
+    log, table, clock = topic_of(args), table_at(place), SystemClock()
     if args.dry_run:
         done = would_do(table, lambda: log.look(clock), wish)
     else:
@@ -81,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         opened = open_session(session)
         try:
             with count_bar(clock) as on_count:
-                where = Source(Jobs(opened.spark, on_count), log.options, args.topic, folder)
+                where = Source(Jobs(opened.spark, on_count), log.options, args.topic, place)
                 done = export(table, where, lambda: log.look(clock), wish, clock)
         finally:
             opened.spark.stop()
@@ -97,11 +100,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def table_of(args: argparse.Namespace) -> tuple[Path, ExportOptions]:
+def table_of(args: argparse.Namespace) -> tuple[str, ExportOptions]:
     """Where the table is, and what it is to hold. Raises ConfigError."""
     check_topic_name(args.topic)
-    if args.to.exists() and not args.to.is_dir():
+    in_bucket = "://" in args.to
+    folder = Path(args.to)
+    if not in_bucket and folder.exists() and not folder.is_dir():
         raise ConfigError(f"--to {args.to}: is not a directory")
+    if in_bucket and args.format == "parquet":
+        raise ConfigError(
+            f"--to {args.to}: allowed for plain Parquet is a directory; an object store takes "
+            "--format delta or iceberg, whose logs say what counts"
+        )
     if args.catalog is not None and args.format != "iceberg":
         raise ConfigError("--catalog: allowed only with --format iceberg")
     options.settings(args.settings)
@@ -110,7 +120,7 @@ def table_of(args: argparse.Namespace) -> tuple[Path, ExportOptions]:
 
     kind = Kind.HISTORY if args.history else Kind.LATEST
     wish = ExportOptions(args.topic, kind, Format(args.format), args.catalog, args.anew)
-    return args.to.absolute(), wish
+    return args.to if in_bucket else str(folder.absolute()), wish
 
 
 def topic_of(args: argparse.Namespace) -> SourceTopic:

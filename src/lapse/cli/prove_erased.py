@@ -219,6 +219,11 @@ def _places(args: argparse.Namespace) -> list[Where]:
 
 def paths_given(args: argparse.Namespace) -> list[tuple[str, Sort]]:
     """Of `--replica`, `--spark-local-dir` and `--table`."""
+    far = next((path for path in args.table if path.parts[:1] == ("s3:",)), None)
+    if far is not None:
+        raise ConfigError(
+            f"--table {far}: allowed is a directory; copy a table of an object store into one"
+        )
     given = {
         Sort.LOGS: args.replica, Sort.SCRATCH: args.spark_local_dir, Sort.TABLE: args.table,
     }  # fmt: skip

@@ -25,6 +25,11 @@ def test_what_cannot_be_meant_is_refused(
     assert not (tmp_path / "t").exists()
 
 
+def test_plain_parquet_has_no_place_in_an_object_store(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "t", "--to", "s3://lake/t"]) == 2
+    assert "an object store takes --format delta or iceberg" in capsys.readouterr().err
+
+
 def test_a_file_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t").write_text("mine")
     assert main(["export", "t", "--to", str(tmp_path / "t")]) == 2

@@ -80,6 +80,14 @@ def test_tombstones_count_where_that_is_asked(
     assert [Told(capsys, *words, *more).code for more in ((), ("--tombstones-too",))] == [0, 1]
 
 
+def test_a_table_in_an_object_store_is_to_be_copied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--topic", "t", "--key", "k", "--replica", str(tmp_path), "--table", "s3://lake/t"]
+    assert main(["prove-erased", *words]) == 2
+    assert "allowed is a directory; copy a table of an object store" in capsys.readouterr().err
+
+
 def test_a_table_is_looked_through_and_looked_at_again(
     replica: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,13 +8,12 @@ import msgspec
 
 from lapse.base.clock import SystemClock
 from lapse.base.decoding import from_json
-from lapse.base.fs import RealFs
 from lapse.cli import export as command
 from lapse.spark.actions.commands import answer_of
 from lapse.spark.actions.task import Command, answered, client_file, parsed
 from lapse.spark.export import run
 from lapse.spark.export.partition import Written as PartitionWritten
-from lapse.spark.export.table import Table
+from lapse.spark.export.tables import table_at
 from lapse.spark.session.jobs import Jobs
 
 
@@ -42,14 +41,14 @@ class Written(msgspec.Struct, frozen=True):
 def export_topic(jobs: Jobs, asked: Command) -> run.Done:
     """Raises ConfigError, ActionFailed, and what Spark raises of its own jobs."""
     args = parsed(asked.words)
-    folder, wish = command.table_of(args)
+    place, wish = command.table_of(args)
     begun: Begun = answer_of(
         jobs.one("beginning an export", begin, msgspec.json.encode(asked)), Begun
     )
     if begun.started is None:
         assert begun.done is not None
         return begun.done
-    source = run.Source(jobs, begun.options, args.topic, folder)
+    source = run.Source(jobs, begun.options, args.topic, place)
     started = begun.started
     while True:
         written = Written(asked, started, run.write(source, started, wish.kind))
@@ -69,11 +68,11 @@ def begin(encoded: bytes) -> Begun:
     asked = from_json(encoded, Command)
     with client_file(asked) as words:
         args = parsed(words)
-        folder, wish = command.table_of(args)
-        topic, table, clock = command.topic_of(args), Table(folder, RealFs()), SystemClock()
+        place, wish = command.table_of(args)
+        topic, table, clock = command.topic_of(args), table_at(place), SystemClock()
     if args.dry_run:
         return Begun(topic.options, None, run.would_do(table, lambda: topic.look(clock), wish))
-    with run.locked(table):
+    with table.locked():
         return Begun(topic.options, run.begin(table, lambda: topic.look(clock), wish))
 
 
@@ -81,7 +80,7 @@ def begin(encoded: bytes) -> Begun:
 def end(encoded: bytes) -> run.Done | None:
     """Make it count, with the table locked again; None where all must be written once more."""
     written = from_json(encoded, Written)
-    folder, wish = command.table_of(parsed(written.command.words))
-    table = Table(folder, RealFs())
-    with run.locked(table):
+    place, wish = command.table_of(parsed(written.command.words))
+    table = table_at(place)
+    with table.locked():
         return run.end(table, written.started, written.partitions, wish, SystemClock())

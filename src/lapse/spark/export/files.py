@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import io
 import secrets
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lapse.base.errors import CorruptData, unreadable
-from lapse.base.fs import AppendFile, Fs
+from lapse.base.errors import CorruptData, LapseError, StorageError, unreadable
 from lapse.records.column_spec import TYPES
+from lapse.spark.export.store import Bucket, Out, Store
 
 COLUMNS = (
     "partition", "offset", "key", "value", "headers",
@@ -28,13 +28,24 @@ _GROUP_ROWS, _GROUP_BYTES = 1 << 20, 64 << 20
 _READ_ROWS = 1 << 15
 
 
-def rows_in(path: Path) -> int:
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A file of a table, wherever that is."""
+
+    store: Store
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.store.uri}/{self.name}"
+
+
+def rows_in(path: TableFile) -> int:
     """How many rows a file has. Raises CorruptData, StorageError."""
     with _opened(path) as file:
         return int(file.metadata.num_rows)
 
 
-def read_rows(path: Path, columns: Sequence[str] = STORED) -> Iterator[pa.RecordBatch]:
+def read_rows(path: TableFile, columns: Sequence[str] = STORED) -> Iterator[pa.RecordBatch]:
     """A file's rows, in its order. Raises CorruptData, StorageError."""
     schema = pa.schema([SCHEMA.field(name) for name in columns])
     with _opened(path) as file:
@@ -44,28 +55,42 @@ def read_rows(path: Path, columns: Sequence[str] = STORED) -> Iterator[pa.Record
         except (pa.ArrowException, KeyError) as e:
             raise _broken(path, e) from e
         except OSError as e:  # Arrow's for bytes that make no sense, too
-            raise (_broken(path, e) if e.errno is None else unreadable(e, path)) from e
+            raise _unread(path, e) from e
 
 
-def _opened(path: Path) -> pq.ParquetFile:
+def _opened(path: TableFile) -> pq.ParquetFile:
     """Times of 96 bits, as Spark writes them, are microseconds."""
     try:
-        return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
+        source = path.store.source(path.name)
+        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
     except pa.ArrowException as e:
         raise _broken(path, e) from e
     except OSError as e:
-        raise (_broken(path, e) if e.errno is None else unreadable(e, path)) from e
+        raise _unread(path, e) from e
 
 
-def _broken(path: Path, error: Exception) -> CorruptData:
+def _unread(path: TableFile, error: OSError) -> LapseError:
+    """A path's error has a number; bytes that make no sense have none. A store's has words."""
+    if isinstance(path.store, Bucket):
+        return StorageError(f"{path}: {next(iter(str(error).splitlines()), 'cannot be read')}")
+    return _broken(path, error) if error.errno is None else unreadable(error, path)
+
+
+def _broken(path: TableFile, error: Exception) -> CorruptData:
     return CorruptData(str(path), 0, f"is not a file of this table: {error}")
 
 
 class NewFiles:
-    """Rows that become files of one folder, with names that no other attempt at them has."""
+    """Rows that become files of one folder, with names that no other attempt at them has.
 
-    def __init__(self, folder: Path, fs: Fs, file_records_max: int = FILE_RECORDS_MAX) -> None:
-        self._folder, self._fs, self._file_records_max = folder, fs, file_records_max
+    Args:
+        create: makes a file of that name.
+    """
+
+    def __init__(
+        self, create: Callable[[str], Out], file_records_max: int = FILE_RECORDS_MAX
+    ) -> None:
+        self._create, self._file_records_max = create, file_records_max
         self._attempt = secrets.token_hex(6)
         self._names: list[str] = []
         self._file: _FileOut | None = None
@@ -89,10 +114,9 @@ class NewFiles:
         return tuple(self._names)
 
     def _next(self) -> _FileOut:
-        self._fs.make_dir(self._folder)
         name = f"{self._attempt}-{len(self._names):05}.parquet"
         self._names.append(name)
-        return _FileOut(self._fs.open_append(self._folder / name))
+        return _FileOut(self._create(name))
 
     def _end(self) -> None:
         if self._file is not None:
@@ -103,7 +127,7 @@ class NewFiles:
 class _FileOut:
     """A file under way; rows are held until there are enough for a row group."""
 
-    def __init__(self, file: AppendFile) -> None:
+    def __init__(self, file: Out) -> None:
         self._file = file
         self._writer = pq.ParquetWriter(_Stream(file), _STORED_SCHEMA, compression="zstd")
         self._held: list[pa.RecordBatch] = []
@@ -134,7 +158,7 @@ class _FileOut:
 class _Stream(io.RawIOBase):
     """As Arrow writes to it: forwards only."""
 
-    def __init__(self, file: AppendFile) -> None:
+    def __init__(self, file: Out) -> None:
         self._file, self._at = file, 0
 
     def writable(self) -> bool:

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
@@ -30,9 +29,9 @@ from pyiceberg.typedef import Record
 from sqlalchemy import URL
 
 from lapse.base.errors import ConfigError
-from lapse.base.fs import Fs
 from lapse.lifecycle.erase.places import EXPORT_CATALOG
-from lapse.spark.export.files import SCHEMA
+from lapse.spark.export.files import SCHEMA, TableFile, rows_in
+from lapse.spark.export.store import Bucket, Folder
 from lapse.spark.export.table_log import Change, LogOptions, refuse_names, said_of_the_table
 
 NAMESPACE = "lapse"
@@ -45,6 +44,7 @@ _PROPERTIES = {
     "write.metadata.previous-versions-max": "1",
 }
 _BY = "partition"
+_NOTE = "lapse.export"
 
 
 def catalog_uri(folder: Path) -> str:
@@ -58,10 +58,18 @@ class IcebergLog:
     first_version = 1
 
     def __init__(self, options: LogOptions) -> None:
-        self.folder, self._catalog_name = options.folder, options.catalog
+        self.store, self._catalog_name = options.store, options.catalog
         self._name = (NAMESPACE, options.topic)
         refuse_names(options, "?#")  # PyIceberg and Hadoop decode nothing in a path, and end there
-        self._location = f"file://{self.folder}"
+        if isinstance(self.store, Bucket):
+            if options.catalog is None:
+                raise ConfigError(
+                    f"--to {self.store}: an Iceberg table there needs --catalog: a file of SQLite "
+                    "cannot be in an object store"
+                )
+            self._location = self.store.uri
+        else:
+            self._location = f"file://{self.store.path}"
 
     def newest_version(self) -> int | None:
         """The newest one's number."""
@@ -87,7 +95,11 @@ class IcebergLog:
                     with run.update_spec() as spec:
                         spec.add_identity(_BY)
                     run.set_properties({_NAME_MAPPING: mapping})
+                if change.note:
+                    run.set_properties({_NOTE: change.note})
                 spec_id = run.table_metadata.default_spec_id
+                if not (change.added or change.removed or table.current_snapshot() is None):
+                    return
                 with run.update_snapshot().overwrite() as snapshot:
                     for name in change.removed:
                         snapshot.delete_data_file(there[name])
@@ -95,26 +107,33 @@ class IcebergLog:
                         snapshot.append_data_file(self._data_file(name, spec_id))
         except (CommitFailedException, ValidationException) as e:
             raise ConfigError(
-                f"--to {self.folder}: somebody else changed the table meanwhile; run this again"
+                f"--to {self.store}: somebody else changed the table meanwhile; run this again"
             ) from e
 
-    def settle(self, fs: Fs) -> None:
+    @said_of_the_table
+    def note(self) -> tuple[str, int] | None:
+        """A property, which changes with the snapshot that it is of."""
+        table, newest = self._table(), self.newest_version()
+        found = None if table is None else table.properties.get(_NOTE)
+        return None if found is None or newest is None else (found, newest)
+
+    def settle(self) -> None:
         """Snapshots before the newest go, and metadata that nothing names any more."""
         table = self._table()
         assert table is not None
         newest = table.current_snapshot()
         assert newest is not None
-        kept, metadata = self._files_of(table, newest), self.folder / _METADATA
-        fs.sync_all([*sorted(kept), self._local(table.metadata_location), metadata])
+        kept, sync = self._files_of(table, newest), self.store.sync
+        sync([*sorted(kept), self._name_of(table.metadata_location), _METADATA])
         older = [one for one in table.snapshots() if one != newest]
         if not older:
             return
         # Their files first, which nobody else names: a kill in between leaves none unknown.
         gone = {path for one in older for path in self._files_of(table, one)}
-        for path in sorted(gone - kept):
-            fs.unlink(path)
+        for name in sorted(gone - kept):
+            self.store.delete(name)
         self._expire(table, older)
-        fs.sync_all([self._local(table.metadata_location), metadata])
+        sync([self._name_of(table.metadata_location), _METADATA])
 
     # --- the library's things --------------------------------------------------------------------
 
@@ -122,13 +141,14 @@ class IcebergLog:
     def _catalog(self) -> Catalog:
         if self._catalog_name is not None:
             return load_catalog(self._catalog_name)
-        uri = catalog_uri(self.folder)
+        assert isinstance(self.store, Folder)
+        uri = catalog_uri(self.store.path)
         return SqlCatalog(NAMESPACE, uri=uri, warehouse=self._location)
 
     @said_of_the_table
     def _table(self) -> IcebergTable | None:
         """None where there is none yet. Raises ConfigError where the catalog has it elsewhere."""
-        if self._catalog_name is None and not (self.folder / EXPORT_CATALOG).exists():
+        if self._catalog_name is None and not self.store.has(EXPORT_CATALOG):
             return None
         try:
             table = self._catalog.load_table(self._name)
@@ -136,7 +156,7 @@ class IcebergLog:
             return None
         if table.location() != self._location:
             known = f"{'.'.join(self._name)} at {table.location()}"
-            raise ConfigError(f"--to {self.folder}: the catalog has table {known}")
+            raise ConfigError(f"--to {self.store}: the catalog has table {known}")
         return table
 
     def _created(self) -> IcebergTable:
@@ -156,25 +176,24 @@ class IcebergLog:
         table.maintenance.expire_snapshots().by_ids(wanted).commit()
 
     @said_of_the_table
-    def _files_of(self, table: IcebergTable, snapshot: Snapshot) -> set[Path]:
+    def _files_of(self, table: IcebergTable, snapshot: Snapshot) -> set[str]:
         """A snapshot's own metadata, as far as it is there."""
-        names = self._local(snapshot.manifest_list)
-        if not names.exists():
+        names = self._name_of(snapshot.manifest_list)
+        if not self.store.has(names):
             return set()
         manifests = snapshot.manifests(table.io)
-        return {names, *(self._local(one.manifest_path) for one in manifests)}
+        return {names, *(self._name_of(one.manifest_path) for one in manifests)}
 
-    def _local(self, uri: str) -> Path:
-        return self.folder / uri.removeprefix(f"{self._location}/")
+    def _name_of(self, uri: str) -> str:
+        return uri.removeprefix(f"{self._location}/")
 
     def _data_file(self, name: str, spec_id: int) -> DataFile:
-        path = self.folder / name
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=f"{self._location}/{name}",
             file_format=FileFormat.PARQUET,
-            partition=Record(int(Path(name).parent.name.partition("=")[2])),
-            record_count=pq.read_metadata(path).num_rows,
-            file_size_in_bytes=path.stat().st_size,
+            partition=Record(int(name.partition("/")[0].partition("=")[2])),
+            record_count=rows_in(TableFile(self.store, name)),
+            file_size_in_bytes=self.store.size(name),
             spec_id=spec_id,
         )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -23,9 +22,17 @@ from numpy.typing import NDArray
 from lapse.base.decoding import from_json
 from lapse.base.fs import RealFs
 from lapse.spark.export.decide import Kind, Step
-from lapse.spark.export.files import FILE_RECORDS_MAX, STORED, NewFiles, read_rows, rows_in
+from lapse.spark.export.files import (
+    FILE_RECORDS_MAX,
+    STORED,
+    NewFiles,
+    TableFile,
+    read_rows,
+    rows_in,
+)
 from lapse.spark.export.judge import KEYS, ROWS, Partition, Verdict, judge
-from lapse.spark.export.table import attempt_folder
+from lapse.spark.export.store import store_at
+from lapse.spark.export.tables import created
 from lapse.spark.scan import place
 from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import parse_options
@@ -43,7 +50,7 @@ class Asked(msgspec.Struct, frozen=True):
 
     Attributes:
         options: of `format("lapse")`: where the log is, and how to reach it.
-        folder: of the table.
+        place: of the table (`store.store_at`).
         run_id: of the run, for what is not in place yet.
         is_late: keys may have gone from the log without a record that is new.
     """
@@ -54,7 +61,7 @@ class Asked(msgspec.Struct, frozen=True):
     step: Step
     kind: Kind
     is_late: bool
-    folder: str
+    place: str
     run_id: str
 
 
@@ -63,7 +70,7 @@ class Written(msgspec.Struct, frozen=True):
 
     Attributes:
         kept: files of the table whose rows all stay.
-        added: names of new files, in the partition's folder of the run.
+        added: names of new files, in the partition's folder of the run (`tables.created`).
         rows: that were written.
     """
 
@@ -96,13 +103,13 @@ def _written(asked: Asked) -> Written | None:
     A round may take it between the two looks at the log, where its key has a newer one, beyond
     what this run reads. A key that was to lose its row for that record would be missing then.
     """
-    files = {name: Path(asked.folder) / name for name in asked.step.files}
+    store = store_at(asked.place, RealFs)
+    files = {name: TableFile(store, name) for name in asked.step.files}
     readers = {name: partial(read_rows, path, ROWS) for name, path in files.items()}
     records = partial(_records, asked, KEYS)
     verdict = judge(Partition(asked.step, asked.kind, asked.is_late, records, readers))
     rewritten = _rewritten(files, verdict)
-    place = attempt_folder(Path(asked.folder), asked.run_id, asked.partition)
-    out = NewFiles(place, RealFs())
+    out = NewFiles(created(store, asked.run_id, asked.partition))
     for rows in _new_rows(asked, verdict):
         out.write(rows)
     if verdict.alive is not None and out.rows < len(verdict.alive):
@@ -115,7 +122,7 @@ def _written(asked: Asked) -> Written | None:
     return Written(asked.partition, kept, out.close(), out.rows)
 
 
-def _rewritten(files: Mapping[str, Path], verdict: Verdict) -> list[str]:
+def _rewritten(files: Mapping[str, TableFile], verdict: Verdict) -> list[str]:
     """Files that lose rows; and small ones where there are many, to become one."""
     losing = [name for name in files if verdict.stay[name] is not None]
     sizes = {name: rows_in(files[name]) for name in files if name not in losing}

@@ -1,6 +1,7 @@
 """One run of an export, from what is there to what it leaves.
 
-Only one at a time on a table: the folder is locked. A session that is not here cannot hold a lock
+Only one at a time on a table: a folder is locked; in an object store, where nothing can be, one of
+several commits. A session that is not here cannot hold a lock
 as long as a run takes; its tasks lock the beginning and the end, and the end sees whether another
 run was there in between. Whatever ends it, the table is as it was or as
 it shall be (`table`).
@@ -8,12 +9,9 @@ it shall be (`table`).
 
 from __future__ import annotations
 
-import fcntl
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import msgspec
 
@@ -34,8 +32,9 @@ from lapse.spark.export.decide import (
     is_late,
 )
 from lapse.spark.export.partition import Asked, Written
-from lapse.spark.export.table import LOCK, Table, is_there, names_of
+from lapse.spark.export.table import is_there, names_of
 from lapse.spark.export.table_log import Change, LogOptions, TableLog, log_of
+from lapse.spark.export.tables import AnyTable
 from lapse.spark.session.jobs import Jobs
 
 
@@ -46,13 +45,13 @@ class Source:
     Attributes:
         jobs: run the tasks.
         options: of `format("lapse")`: where the log is, and how to reach it.
-        folder: of the table.
+        place: of the table (`store.store_at`).
     """
 
     jobs: Jobs
     options: Mapping[str, str]
     topic: str
-    folder: Path
+    place: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ class Started:
 
 
 def export(
-    table: Table,
+    table: AnyTable,
     source: Source,
     look: Callable[[], LogNow],
     wish: ExportOptions,
@@ -119,7 +118,7 @@ def export(
 
     Raises ConfigError where the table is another one, or in use; what reading and writing raise.
     """
-    with locked(table):
+    with table.locked():
         started = begin(table, look, wish)
         written = write(source, started, wish.kind)
         done = end(table, started, written, wish, clock)
@@ -131,13 +130,13 @@ def export(
     return done
 
 
-def would_do(table: Table, look: Callable[[], LogNow], wish: ExportOptions) -> Done:
+def would_do(table: AnyTable, look: Callable[[], LogNow], wish: ExportOptions) -> Done:
     """What a run would have to read, and what the table has; changes nothing. Raises as `export`.
 
     With a log of versions a run that was cut short before its end counts as not done.
     """
-    state = table.left() if table.folder.is_dir() else None
-    if state is not None or table.folder.is_dir():
+    state = table.left(_log_of(table, wish)) if table.is_there() else None
+    if state is not None or table.is_there():
         _require_format(table, state, wish)
     run = decide(state, look(), wish.kind, anew=wish.anew)
     return Done(
@@ -150,16 +149,19 @@ def would_do(table: Table, look: Callable[[], LogNow], wish: ExportOptions) -> D
     )
 
 
-def begin(table: Table, look: Callable[[], LogNow], wish: ExportOptions) -> Started:
+def begin(table: AnyTable, look: Callable[[], LogNow], wish: ExportOptions) -> Started:
     """See what is to be done; the table is then ready for files. The caller holds its lock."""
     versions = _log_of(table, wish)
     newest = None if versions is None else versions.newest_version()
-    state = table.state(newest)
+    state = table.state(versions)
     _require_format(table, state, wish)
     if versions is not None and newest is not None:
-        if not wish.anew:
-            _require_ours(table, versions, newest, state)
-        versions.settle(table.fs)
+        if not wish.anew and table.is_changed(state, versions):
+            raise ConfigError(
+                f"--to {table.store}: somebody else has changed the table: version {newest} has "
+                "other files than the last export left. Export elsewhere, or with --anew"
+            )
+        versions.settle()
     log = look()
     run = decide(state, log, wish.kind, anew=wish.anew)
     if state is None:
@@ -171,9 +173,9 @@ def begin(table: Table, look: Callable[[], LogNow], wish: ExportOptions) -> Star
     elif versions is not None and wish.anew:
         table.sweep()  # files of others are in the log until the end
     else:
-        table.settle(state)
+        table.settle(state, versions)
     run_id = secrets.token_hex(6)
-    table.begin(run_id)
+    table.begin(run_id, newest)
     return Started(run_id, state, newest, log, run)
 
 
@@ -193,7 +195,7 @@ def write(source: Source, started: Started, kind: Kind) -> dict[int, Written]:
         msgspec.json.encode(
             Asked(
                 source.options, source.topic, number, step, kind, bool(run.late),
-                str(source.folder), started.run_id,
+                source.place, started.run_id,
             )
         )
         for number, step in steps.items()
@@ -204,7 +206,7 @@ def write(source: Source, started: Started, kind: Kind) -> dict[int, Written]:
 
 
 def end(
-    table: Table,
+    table: AnyTable,
     started: Started,
     written: Mapping[int, Written],
     wish: ExportOptions,
@@ -235,30 +237,16 @@ def end(
     )
 
 
-@contextmanager
-def locked(table: Table) -> Iterator[None]:
-    """One run at a time."""
-    table.fs.make_dir(table.folder)
-    with closing(table.fs.open_append(table.folder / LOCK)) as lock:
-        try:
-            fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as e:
-            raise ConfigError(f"--to {table.folder}: another export is writing to it") from e
-        yield
-
-
-def _require_format(table: Table, state: ExportState | None, wish: ExportOptions) -> None:
+def _require_format(table: AnyTable, state: ExportState | None, wish: ExportOptions) -> None:
     if state is None:
         if not table.is_empty():
-            raise ConfigError(
-                f"--to {table.folder}: allowed is a new or empty folder, or an export"
-            )
+            raise ConfigError(f"--to {table.store}: allowed is a new or empty folder, or an export")
     elif state.format is not wish.format:
         what = _WORDS[state.format]
-        raise ConfigError(f"--to {table.folder} is {what}: export to it as such, or elsewhere")
+        raise ConfigError(f"--to {table.store} is {what}: export to it as such, or elsewhere")
     elif state.catalog != wish.catalog:
         known = "in its folder" if state.catalog is None else f"of catalog {state.catalog}"
-        raise ConfigError(f"--to {table.folder}: is a table {known}; --catalog says another one")
+        raise ConfigError(f"--to {table.store}: is a table {known}; --catalog says another one")
 
 
 _WORDS = {
@@ -268,19 +256,8 @@ _WORDS = {
 }
 
 
-def _log_of(table: Table, wish: ExportOptions) -> TableLog | None:
-    return log_of(LogOptions(wish.format, table.folder, wish.topic, wish.catalog))
-
-
-def _require_ours(table: Table, versions: TableLog, newest: int, state: ExportState | None) -> None:
-    """That nobody else has changed which files count since the last run."""
-    ours = set() if state is None else names_of(state.partitions)
-    known = None if state is None else state.log_version
-    if newest != known and versions.files() != ours:
-        raise ConfigError(
-            f"--to {table.folder}: somebody else has changed the table: version {newest} has other "
-            "files than the last export left. Export elsewhere, or with --anew"
-        )
+def _log_of(table: AnyTable, wish: ExportOptions) -> TableLog | None:
+    return log_of(LogOptions(wish.format, table.store, wish.topic, wish.catalog))
 
 
 def _is_slow(state: ExportState, log: LogNow, clock: Clock) -> bool:
@@ -289,7 +266,7 @@ def _is_slow(state: ExportState, log: LogNow, clock: Clock) -> bool:
 
 
 def _brought(
-    table: Table, started: Started, written: Mapping[int, Written]
+    table: AnyTable, started: Started, written: Mapping[int, Written]
 ) -> Mapping[int, PartitionState]:
     """The table's partitions with what was written, which is not in place yet."""
     added = {number: one.added for number, one in written.items() if one.added}
@@ -302,26 +279,30 @@ def _brought(
     return found
 
 
-def _put_in_place(table: Table, left: ExportState, wish: ExportOptions, newest: int | None) -> int:
+def _put_in_place(
+    table: AnyTable, left: ExportState, wish: ExportOptions, newest: int | None
+) -> int:
     """Make the new files count; returns how many others are gone."""
     versions = _log_of(table, wish)
     if versions is not None:
         if versions.newest_version() != newest:
             raise ConfigError(
-                f"--to {table.folder}: somebody else changed the table meanwhile; run this again"
+                f"--to {table.store}: somebody else changed the table meanwhile; run this again"
             )
         after = names_of(left.partitions)
         before = set() if newest is None else versions.files()
         added, removed = (tuple(sorted(these)) for these in (after - before, before - after))
-        change = Change(added, removed, left.asked_ms)
+        change = Change(added, removed, left.asked_ms, table.note_of(left))
         first = versions.first_version
         left = replace(left, log_version=first if newest is None else newest)
-        if change.added or change.removed or newest is None:
+        is_new = bool(change.added or change.removed or newest is None)
+        if is_new:
             left = replace(left, log_version=first if newest is None else newest + 1)
+        if is_new or change.note:
             table.show(change.added)
             table.announce(left)
             versions.commit(change)
             assert is_there(left.log_version, versions.newest_version())
-        versions.settle(table.fs)
+        versions.settle()
     table.commit(left)
-    return table.settle(left)
+    return table.settle(left, versions)

@@ -12,8 +12,10 @@ that version is there.
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +26,8 @@ from lapse.base.errors import ConfigError, CorruptData
 from lapse.base.fs import Fs
 from lapse.lifecycle.erase.places import EXPORT_STATE
 from lapse.spark.export.decide import ExportState, Format, PartitionState
+from lapse.spark.export.store import Folder
+from lapse.spark.export.table_log import TableLog
 
 STATE = EXPORT_STATE
 PENDING = "_lapse_export.pending.json"
@@ -31,7 +35,7 @@ LOCK = "_lapse_export.lock"
 ATTEMPTS = "_lapse"
 _SWEPT = "_lapse.swept"
 _DATA = ".parquet"
-_FOLDER = "partition={}"
+FOLDER = "partition={}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +45,36 @@ class Table:
     folder: Path
     fs: Fs
 
+    @property
+    def store(self) -> Folder:
+        """Its files."""
+        return Folder(self.folder, self.fs)
+
+    def is_there(self) -> bool:
+        """Whether there is anything that might be a table."""
+        return self.folder.is_dir()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One run at a time. Raises ConfigError while there is another one."""
+        self.fs.make_dir(self.folder)
+        with closing(self.fs.open_append(self.folder / LOCK)) as lock:
+            try:
+                fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as e:
+                raise ConfigError(f"--to {self.folder}: another export is writing to it") from e
+            yield
+
     def is_empty(self) -> bool:
         """Nothing is in the folder that anybody could miss."""
         return all(path.name == LOCK for path in self.folder.iterdir())
 
-    def state(self, newest: int | None = None) -> ExportState | None:
+    def state(self, log: TableLog | None = None) -> ExportState | None:
         """What counts since the last run, which `settle` puts in order; None where none ever began.
 
-        `newest`: version of the table's log, None without one. Raises CorruptData, StorageError.
+        `log`: the table's, None without one. Raises CorruptData, StorageError.
         """
+        newest = None if log is None else log.newest_version()
         pending = self._read(PENDING)
         if pending is not None:
             if is_there(pending.log_version, newest):
@@ -57,7 +82,17 @@ class Table:
             self.fs.unlink(self.folder / PENDING)
         return self._read(STATE)
 
-    def left(self) -> ExportState | None:
+    def is_changed(self, state: ExportState | None, log: TableLog) -> bool:
+        """Whether somebody else has changed which files count since the run that left the state."""
+        ours = set() if state is None else names_of(state.partitions)
+        known = None if state is None else state.log_version
+        return log.newest_version() != known and log.files() != ours
+
+    def note_of(self, _: ExportState) -> str:
+        """The state is in the folder; the table's log need not have it."""
+        return ""
+
+    def left(self, _: TableLog | None = None) -> ExportState | None:
         """What the last run left, as it stands; None where there was none. Raises CorruptData."""
         return self._read(STATE)
 
@@ -75,7 +110,7 @@ class Table:
     def _write(self, name: str, state: ExportState) -> None:
         self.fs.replace_file(self.folder / name, msgspec.json.encode(state))
 
-    def begin(self, run_id: str) -> None:
+    def begin(self, run_id: str, _: int | None = None) -> None:
         """Be ready for a run's files."""
         self.fs.make_dir(self.folder / ATTEMPTS)
         self.fs.write_file(self._mark(run_id), b"")
@@ -113,7 +148,7 @@ class Table:
 
     def folder_of(self, partition: int) -> Path:
         """Where a partition's files are."""
-        return self.folder / _FOLDER.format(partition)
+        return self.folder / FOLDER.format(partition)
 
     def commit(self, state: ExportState) -> None:
         """From here on these files count; call `settle` after it."""
@@ -131,7 +166,7 @@ class Table:
             if hidden.exists():
                 self.fs.rename(hidden, path)
 
-    def settle(self, state: ExportState) -> int:
+    def settle(self, state: ExportState, _: TableLog | None = None) -> int:
         """Show what counts, unlink what does not; returns how many files went."""
         counted = names_of(state.partitions)
         self.show(sorted(counted))
@@ -161,7 +196,7 @@ def attempt_of(folder: Path, run_id: str) -> Path:
 
 def attempt_folder(folder: Path, run_id: str, partition: int) -> Path:
     """Where a run's files of one partition of the topic are written first."""
-    return attempt_of(folder, run_id) / _FOLDER.format(partition)
+    return attempt_of(folder, run_id) / FOLDER.format(partition)
 
 
 def names_of(partitions: Mapping[int, PartitionState]) -> set[str]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from lapse.base.errors import ConfigError, LapseError, StorageError
 from lapse.base.extras import needed_for
-from lapse.base.fs import Fs
 from lapse.spark.export.decide import Format
+from lapse.spark.export.store import Bucket, Folder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,11 +25,13 @@ class Change:
 
     Attributes:
         at_ms: when, as the log says.
+        note: for `TableLog.note`; "": none.
     """
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
     at_ms: int
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class LogOptions:
     """
 
     format: Format
-    folder: Path
+    store: Folder | Bucket
     topic: str
     catalog: str | None = None
 
@@ -69,23 +70,26 @@ class TableLog(Protocol):
     def commit(self, change: Change) -> None:
         """The next version, or the first one."""
 
-    def settle(self, fs: Fs) -> None:
+    def note(self) -> tuple[str, int] | None:
+        """The last note that a commit left, and its version; None where none did."""
+
+    def settle(self) -> None:
         """Have the newest version, which is there, be durable, and forget older ones."""
 
 
 def refuse_names(options: LogOptions, letters: str) -> None:
     """Raise ConfigError for a folder whose path has a letter that a library takes for another."""
-    if not set(letters).isdisjoint(str(options.folder)):
+    if not set(letters).isdisjoint(str(options.store)):
         allowed = f"allowed for {options.format} is a path without any of {letters}"
-        raise ConfigError(f"--to {options.folder}: {allowed}")
+        raise ConfigError(f"--to {options.store}: {allowed}")
 
 
-class _HasFolder(Protocol):
+class _HasStore(Protocol):
     @property
-    def folder(self) -> Path: ...
+    def store(self) -> Folder | Bucket: ...
 
 
-Log = TypeVar("Log", bound=_HasFolder)
+Log = TypeVar("Log", bound=_HasStore)
 
 
 def said_of_the_table(
@@ -101,7 +105,7 @@ def said_of_the_table(
             raise
         except Exception as e:
             said = next(iter(str(e).strip().splitlines()), "")
-            raise StorageError(f"--to {log.folder}: {type(e).__name__}: {said}") from e
+            raise StorageError(f"--to {log.store}: {type(e).__name__}: {said}") from e
 
     return called
 

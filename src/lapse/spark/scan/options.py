@@ -64,7 +64,7 @@ OPTIONS: Mapping[str, str] = {
     ),
     "endingOffsetsByTimestamp": "JSON, likewise; others end as endingOffsets says",
     "startingOffsetsByTimestampStrategy": (
-        "where no record is that young: latest (default), to begin at the end, or error"
+        "where no record is that young: error (default), or latest, to begin at the end"
     ),
     "maxOffsetsPerTrigger": "of a stream: no more offsets a batch, over all partitions",
     "maxBytesPerTrigger": "of a stream: about so many bytes of segments a batch",
@@ -239,7 +239,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
         take("startingOffsets", starting, Bounds(default)),
         timestamp_ms=take("startingTimestamp", not_negative, None),
         times=take("startingOffsetsByTimestamp", times_of, {}),
-        needs_record=take("startingOffsetsByTimestampStrategy", _is_error, False),
+        needs_record=take("startingOffsetsByTimestampStrategy", _is_error, True),
     )
     require_order(begins, ends)
     offsets_min, offsets_max = (take(f"{m}OffsetsPerTrigger", positive, None) for m in _LEAST_MOST)

@@ -11,7 +11,16 @@ import pytest
 
 from lapse.base.errors import CorruptData, StorageError
 from lapse.base.fs import RealFs
-from lapse.spark.export.files import SCHEMA, STORED, NewFiles, read_rows, rows_in
+from lapse.spark.export.files import (
+    FILE_RECORDS_MAX,
+    SCHEMA,
+    STORED,
+    NewFiles,
+    TableFile,
+    read_rows,
+    rows_in,
+)
+from lapse.spark.export.store import Folder
 
 TIME = datetime(2026, 1, 1, 12, 30, 15, 123000, tzinfo=UTC)
 
@@ -35,18 +44,31 @@ def rows(first: int, count: int) -> pa.RecordBatch:
     )
 
 
+def file_at(path: Path) -> TableFile:
+    return TableFile(Folder(path.parent, RealFs()), path.name)
+
+
+def new_in(folder: Path, records_max: int = FILE_RECORDS_MAX) -> NewFiles:
+    return NewFiles(Folder(folder, RealFs()).create, records_max)
+
+
 def test_rows_come_back_from_files_of_a_size(tmp_path: Path) -> None:
-    out = NewFiles(tmp_path / "new", RealFs(), file_records_max=4)
+    out = new_in(tmp_path / "new", 4)
     written = [rows(0, 3), rows(3, 6), rows(9, 0), rows(9, 3)]
     for some in written:
         out.write(some)
     names = out.close()
     assert out.rows == 12
     paths = [tmp_path / "new" / name for name in names]
-    assert [rows_in(path) for path in paths] == [4, 4, 4]
-    found = pa.Table.from_batches([some for path in paths for some in read_rows(path)])
+    assert [rows_in(file_at(path)) for path in paths] == [4, 4, 4]
+    found = pa.Table.from_batches([some for path in paths for some in read_rows(file_at(path))])
     assert found.equals(pa.Table.from_batches(written))
-    offsets = [n for path in paths for some in read_rows(path, ("offset",)) for n in some["offset"]]
+    offsets = [
+        n
+        for path in paths
+        for some in read_rows(file_at(path), ("offset",))
+        for n in some["offset"]
+    ]
     assert [n.as_py() for n in offsets] == [*range(12)]
     assert pq.read_metadata(paths[0]).row_group(0).column(1).compression == "ZSTD"
 
@@ -54,11 +76,11 @@ def test_rows_come_back_from_files_of_a_size(tmp_path: Path) -> None:
 def test_two_attempts_have_no_name_in_common(tmp_path: Path) -> None:
     names = []
     for _ in range(2):
-        out = NewFiles(tmp_path, RealFs())
+        out = new_in(tmp_path)
         out.write(rows(0, 1))
         names += out.close()
     assert len(set(names)) == 2
-    assert NewFiles(tmp_path / "none", RealFs()).close() == ()
+    assert new_in(tmp_path / "none").close() == ()
     assert not (tmp_path / "none").exists()
 
 
@@ -72,23 +94,23 @@ def test_files_that_spark_wrote_are_read(tmp_path: Path) -> None:
         naive = naive.set_column(at, name, naive[name].cast(pa.timestamp("us")))
     pq.write_table(naive, path, use_deprecated_int96_timestamps=True)
     assert pq.read_metadata(path).schema.column(5).physical_type == "INT96"
-    assert pa.Table.from_batches([*read_rows(path)]).equals(wanted)
+    assert pa.Table.from_batches([*read_rows(file_at(path))]).equals(wanted)
 
 
 def test_what_is_no_file_of_ours_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     with pytest.raises(StorageError, match=r"x\.parquet"):
-        rows_in(path)
+        rows_in(file_at(path))
     path.write_bytes(b"not ours")
     with pytest.raises(CorruptData, match=r"x\.parquet.*is not a file of this table"):
-        rows_in(path)
+        rows_in(file_at(path))
     pq.write_table(pa.table({"offset": [1]}), path)
     with pytest.raises(CorruptData, match=r"x\.parquet.*is not a file of this table"):
-        list(read_rows(path))
+        list(read_rows(file_at(path)))
 
 
 def test_a_file_that_is_damaged_anywhere_is_named(tmp_path: Path) -> None:
-    out = NewFiles(tmp_path, RealFs())
+    out = new_in(tmp_path)
     out.write(rows(0, 2000))
     [name] = out.close()
     path = tmp_path / name
@@ -97,11 +119,11 @@ def test_a_file_that_is_damaged_anywhere_is_named(tmp_path: Path) -> None:
         other = bytes(byte ^ 0xFF for byte in whole[at : at + 60])
         path.write_bytes(whole[:at] + other + whole[at + 60 :])
         try:
-            list(read_rows(path))
+            list(read_rows(file_at(path)))
         except CorruptData as e:
             told.append(str(e))
     assert len(told) > 10
     assert all(str(path) in text for text in told)
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(CorruptData, match="is not a file of this table"):
-        rows_in(path)
+        rows_in(file_at(path))

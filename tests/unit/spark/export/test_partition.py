@@ -53,8 +53,8 @@ class Topic:
         """What `table` does with it is done, too."""
         asked = self.asked()
         found = msgspec.json.decode(partition.write(msgspec.json.encode(asked)), type=Written)
-        place = attempt_folder(Path(asked.folder), asked.run_id, TP.partition)
-        target = Path(asked.folder) / FOLDER
+        place = attempt_folder(Path(asked.place), asked.run_id, TP.partition)
+        target = Path(asked.place) / FOLDER
         target.mkdir(parents=True, exist_ok=True)
         for name in found.added:
             (place / name).rename(target / name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,6 +13,7 @@ from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs, RealFs
 from lapse.spark.export.decide import BEFORE_FIRST, ExportState, Format, Kind, PartitionState
 from lapse.spark.export.table import LOCK, PENDING, STATE, Table, attempt_of, is_there, names_of
+from lapse.spark.export.table_log import TableLog
 from lapse.testing.crash_fs import Crashed, CrashFs
 
 NAME = "part-00000.parquet"
@@ -31,6 +33,16 @@ def state_of(brought: dict[int, tuple[str, ...]], version: int | None = None) ->
     found = {p: PartitionState(9, 0, names) for p, names in brought.items()}
     how = Format.PARQUET if version is None else Format.DELTA
     return ExportState("t", None, Kind.LATEST, 5, found, how, version)
+
+
+class Versions:
+    """A log whose newest version is this one."""
+
+    def __init__(self, newest: int | None) -> None:
+        self._newest = newest
+
+    def newest_version(self) -> int | None:
+        return self._newest
 
 
 def shown(folder: Path) -> set[bytes]:
@@ -114,7 +126,7 @@ def test_delta_counts_once_its_version_is_there(tmp_path: Path) -> None:
         new = state_of(table.bring("one", written(attempt, {0: b"a"})), 0)
         table.show(sorted(names_of(new.partitions)))
         table.announce(new)
-        state = table.state(newest)
+        state = table.state(cast("TableLog", Versions(newest)))
         assert state == (new if counts else state_of({}, BEFORE_FIRST))
         table.settle(state)
         assert shown(folder) == ({b"a"} if counts else set())

@@ -10,11 +10,12 @@ import pytest
 from pyiceberg.utils.config import Config
 
 from lapse.base.errors import ConfigError, StorageError
-from lapse.base.fs import RealFs
+from lapse.base.fs import Fs, RealFs
 from lapse.lifecycle.erase.avro import blocks_of
 from lapse.lifecycle.erase.places import EXPORT_CATALOG
 from lapse.spark.export.decide import Format
 from lapse.spark.export.iceberg import IcebergLog
+from lapse.spark.export.store import Folder
 from lapse.spark.export.table_log import Change, LogOptions, TableLog, log_of
 from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.support.spark.tables import (
@@ -29,8 +30,8 @@ from tests.support.spark.tables import (
 NOW = 1_900_000_000_000
 
 
-def opened(folder: Path, how: Format) -> TableLog:
-    log = log_of(LogOptions(how, folder, TOPIC))
+def opened(folder: Path, how: Format, fs: Fs | None = None) -> TableLog:
+    log = log_of(LogOptions(how, Folder(folder, fs or RealFs()), TOPIC))
     assert log is not None
     return log
 
@@ -45,7 +46,7 @@ def shown(folder: Path, how: Format) -> set[tuple[int, bytes]]:
 
 
 def test_plain_parquet_has_none(tmp_path: Path) -> None:
-    assert log_of(LogOptions(Format.PARQUET, tmp_path, TOPIC)) is None
+    assert log_of(LogOptions(Format.PARQUET, Folder(tmp_path, RealFs()), TOPIC)) is None
 
 
 @pytest.mark.parametrize("how", VERSIONED)
@@ -55,19 +56,19 @@ def test_each_commit_is_a_version_of_whole_files(tmp_path: Path, how: Format) ->
     one = file_of(tmp_path, "partition=0/a.parquet", b"k1", b"k2")
     two = file_of(tmp_path, "partition=11/b.parquet", b"k3")
     log.commit(change(added=(one, two)))
-    log.settle(RealFs())
+    log.settle()
     assert log.newest_version() == log.first_version
     assert shown(tmp_path, how) == {(0, b"k1"), (0, b"k2"), (11, b"k3")}
     three = file_of(tmp_path, "partition=0/c.parquet", b"k2")
     log.commit(change(added=(three,), removed=(one,)))
-    log.settle(RealFs())
+    log.settle()
     (tmp_path / one).unlink()
     again = opened(tmp_path, how)
     assert again.newest_version() == log.first_version + 1
     assert again.files() == {two, three}
     assert shown(tmp_path, how) == {(0, b"k2"), (11, b"k3")}
     log.commit(change(removed=(two, three)))
-    log.settle(RealFs())
+    log.settle()
     assert (again.files(), shown(tmp_path, how)) == (set(), set())
     log.commit(change(added=(two,)))
     assert (again.files(), log.newest_version()) == ({two}, log.first_version + 3)
@@ -77,7 +78,7 @@ def test_each_commit_is_a_version_of_whole_files(tmp_path: Path, how: Format) ->
 def test_a_first_version_without_rows_is_one(tmp_path: Path, how: Format) -> None:
     log = opened(tmp_path, how)
     log.commit(change())
-    log.settle(RealFs())
+    log.settle()
     assert (log.newest_version(), log.files()) == (log.first_version, set())
     log.commit(change(added=(file_of(tmp_path, "partition=0/a.parquet", b"k1"),)))
     assert shown(tmp_path, how) == {(0, b"k1")}
@@ -99,7 +100,7 @@ def test_iceberg_keeps_one_snapshot_and_its_metadata(tmp_path: Path) -> None:
     names = [file_of(tmp_path, f"partition={n}/a.parquet", b"k") for n in range(3)]
     for name in names:
         log.commit(change(added=(name,)))
-        log.settle(RealFs())
+        log.settle()
     table = iceberg(tmp_path)
     [snapshot] = table.snapshots()
     manifests = {Path(m.manifest_path).name for m in snapshot.manifests(table.io)}
@@ -108,7 +109,7 @@ def test_iceberg_keeps_one_snapshot_and_its_metadata(tmp_path: Path) -> None:
     assert len(table.metadata.metadata_log) == 1
     assert {path.name for path in (tmp_path / "metadata").iterdir()} == kept
     before = table.metadata_location
-    log.settle(RealFs())
+    log.settle()
     assert iceberg(tmp_path).metadata_location == before, "nothing to do"
 
 
@@ -119,7 +120,7 @@ def test_metadata_that_somebody_else_is_writing_stays(tmp_path: Path) -> None:
     his = tmp_path / "metadata" / "0f-m0.avro"
     his.write_bytes(b"Obj")
     log.commit(change(added=(file_of(tmp_path, "partition=1/a.parquet", b"k"),)))
-    log.settle(RealFs())
+    log.settle()
     assert his.exists()
     assert len(iceberg(tmp_path).snapshots()) == 1
 
@@ -130,14 +131,14 @@ def test_settling_that_was_killed_is_ended_by_the_next(tmp_path: Path) -> None:
         log.commit(change(added=(file_of(tmp_path, f"partition={n}/a.parquet", b"k"),)))
     counting = CrashFs(fs, None)
     shutil.copytree(tmp_path, tmp_path.with_name("whole"))
-    log.settle(counting)
+    opened(tmp_path, Format.ICEBERG, counting).settle()
     assert counting.operations > 2
     for die_at in range(1, counting.operations + 1):
         shutil.rmtree(tmp_path)
         shutil.copytree(tmp_path.with_name("whole"), tmp_path)  # in place: paths are absolute
         with pytest.raises(Crashed):
-            opened(tmp_path, Format.ICEBERG).settle(CrashFs(fs, die_at))
-        opened(tmp_path, Format.ICEBERG).settle(fs)
+            opened(tmp_path, Format.ICEBERG, CrashFs(fs, die_at)).settle()
+        opened(tmp_path, Format.ICEBERG, fs).settle()
         assert len(iceberg(tmp_path).snapshots()) == 1
         assert shown(tmp_path, Format.ICEBERG) == {(0, b"k"), (1, b"k")}
         assert len(list((tmp_path / "metadata").glob("snap-*.avro"))) == 1
@@ -155,7 +156,7 @@ def test_folders_of_any_name(tmp_path: Path, how: Format, name: str) -> None:
     folder = tmp_path / name
     log = opened(folder, how)
     log.commit(change(added=(file_of(folder, "partition=0/a.parquet", b"k"),)))
-    log.settle(RealFs())
+    log.settle()
     assert (log.files(), shown(folder, how)) == ({"partition=0/a.parquet"}, {(0, b"k")})
     assert [path.name for path in tmp_path.iterdir()] == [name], "nothing lies beside it"
 
@@ -170,7 +171,7 @@ def test_a_folder_that_a_library_takes_for_another(tmp_path: Path, how: Format, 
 
 
 def test_what_a_library_says_is_a_line_that_names_the_table(tmp_path: Path) -> None:
-    log = log_of(LogOptions(Format.ICEBERG, tmp_path, TOPIC, "no-such-catalog"))
+    log = log_of(LogOptions(Format.ICEBERG, Folder(tmp_path, RealFs()), TOPIC, "no-such-catalog"))
     assert log is not None
     with pytest.raises(StorageError, match=r"^--to .*: ValueError: URI missing[^\n]*$"):
         log.newest_version()
@@ -212,13 +213,15 @@ def test_a_catalog_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", tmp_path.as_uri())
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # which is read once
     folder = tmp_path / "one"
-    log = log_of(LogOptions(Format.ICEBERG, folder, TOPIC, "lake"))
+    log = log_of(LogOptions(Format.ICEBERG, Folder(folder, RealFs()), TOPIC, "lake"))
     assert log is not None
     assert log.newest_version() is None
     log.commit(change(added=(file_of(folder, "partition=0/a.parquet", b"k"),)))
     assert log.newest_version() == 1
     assert not (folder / EXPORT_CATALOG).exists()
-    elsewhere = log_of(LogOptions(Format.ICEBERG, tmp_path / "other", TOPIC, "lake"))
+    elsewhere = log_of(
+        LogOptions(Format.ICEBERG, Folder(tmp_path / "other", RealFs()), TOPIC, "lake")
+    )
     assert elsewhere is not None
     with pytest.raises(ConfigError, match=r"the catalog has table lapse\.users\.by\.id at file://"):
         elsewhere.newest_version()

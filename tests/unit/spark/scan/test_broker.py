@@ -32,6 +32,7 @@ from tests.support.log.logs import append
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 TIME_MS = 1_700_000_000_000
+LATEST = {"startingOffsetsByTimestampStrategy": "latest"}
 
 
 class Broker:
@@ -137,13 +138,16 @@ def test_every_record_once(broker: Broker) -> None:
             of(0, 95, 100) + of(1, 0, 20),
         ),
         ({"assign": '{"a":[1]}', "endingOffsets": '{"a":{"1":3}}'}, of(1, 0, 3)),
-        ({"startingTimestamp": str(TIME_MS + 48)}, of(0, 96, 100)),
+        ({"startingTimestamp": str(TIME_MS + 48), **LATEST}, of(0, 96, 100)),
         ({"endingTimestamp": str(TIME_MS + 1)}, of(0, 0, 2) + of(1, 0, 2)),
         (
             {"startingOffsetsByTimestamp": f'{{"a":{{"0":{TIME_MS + 48}}}}}'},
             of(0, 96, 100) + of(1, 0, 20),
         ),
-        ({"startingOffsetsByTimestamp": f'{{"a":{{"1":{TIME_MS + 48}}}}}'}, of(0, 0, 100)),
+        (
+            {"startingOffsetsByTimestamp": f'{{"a":{{"1":{TIME_MS + 48}}}}}', **LATEST},
+            of(0, 0, 100),
+        ),
         (
             {
                 "startingOffsets": '{"a":{"0":98,"1":19}}',
@@ -179,7 +183,7 @@ def test_filters_leave_out_what_they_can(
         ({"assign": '{"a":[7]}'}, "there is no a-7 at 127"),
         ({"endingOffsetsByTimestamp": '{"a":{"8":1}}'}, "there is no a-8 at 127"),
         (
-            {"startingTimestamp": "9" * 15, "startingOffsetsByTimestampStrategy": "error"},
+            {"startingTimestamp": "9" * 15},
             f"a-0 has no record at or after {'9' * 15} ms",
         ),
     ],

@@ -28,7 +28,7 @@ def parsed(**given: str) -> SourceOptions:
 def test_defaults_are_those_of_sparks_kafka_source() -> None:
     options = parsed()
     assert options.paths == (Path("/logs"),)
-    assert (options.starting, options.ending) == (Bounds(-2), Bounds(-1))
+    assert (options.starting, options.ending) == (Bounds(-2, needs_record=True), Bounds(-1))
     assert options.columns == WITHOUT_HEADERS
     assert not options.committed
     assert options.fail_on_data_loss
@@ -74,7 +74,8 @@ def test_what_times_win_over_is_not_compared() -> None:
 def test_topics_begin_and_end_as_a_word_says() -> None:
     """Partitions that are named win over their topic's word."""
     mixed = parsed(startingOffsets='{"a":"eArLiEst","b":{"0":23}}').starting
-    assert mixed == Bounds(-2, {TopicPartition("b", 0): 23}, topics={"a": -2})
+    offsets, topics = {TopicPartition("b", 0): 23}, {"a": -2}
+    assert mixed == Bounds(-2, offsets, topics=topics, needs_record=True)
     stream = parse_options(
         {"path": "/a", "startingOffsets": '{"a":"earliest","b":"latest"}'}, streaming=True
     ).starting
@@ -230,7 +231,7 @@ def test_headers_are_written_without_being_asked_for(caplog: pytest.LogCaptureFi
 CONNECTORS = {
     "assign": '{"a":[0]}', "subscribe": "a", "subscribePattern": "a.*",
     "startingOffsets": '{"a":{"0":5}}', "startingTimestamp": "5",
-    "startingOffsetsByTimestamp": '{"a":{"0":5}}', "startingOffsetsByTimestampStrategy": "error",
+    "startingOffsetsByTimestamp": '{"a":{"0":5}}', "startingOffsetsByTimestampStrategy": "latest",
     "failOnDataLoss": "false", "includeHeaders": "true", "minPartitions": "5",
     "maxRecordsPerPartition": "5", "kafka.isolation.level": "read_committed",
     "kafka.security.protocol": "SSL", "groupIdPrefix": "g", "kafka.group.id": "g",

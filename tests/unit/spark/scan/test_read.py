@@ -278,7 +278,8 @@ def test_time_bounds(tmp_path: Path) -> None:
         assert there == (None if expected is None else expected.offset)
     assert offsets(tmp_path, startingTimestamp=str(NOW + 571)) == [*range(172, 180)]
     assert offsets(tmp_path, endingTimestamp=str(NOW + 11)) == [0, 1, 2, 3]
-    assert offsets(tmp_path, startingTimestamp=str(NOW + 10_000)) == []
+    latest = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert offsets(tmp_path, startingTimestamp=str(NOW + 10_000), **latest) == []
     assert offsets(tmp_path, endingTimestamp=str(NOW + 10_000)) == [*range(180)]
 
 

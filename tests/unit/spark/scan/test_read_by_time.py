@@ -10,6 +10,8 @@ from lapse.base.errors import ConfigError
 from tests.support.log.logs import NOW, TP, append, batch, open_log
 from tests.unit.spark.scan.test_read import offsets, write
 
+LATEST = {"startingOffsetsByTimestampStrategy": "latest"}
+
 
 def of_times(time_ms: int) -> str:
     return f'{{"{TP.topic}":{{"{TP.partition}":{time_ms}}}}}'
@@ -21,7 +23,7 @@ def test_time_bounds_of_partitions(tmp_path: Path) -> None:
     asked = {"startingOffsetsByTimestamp": of_times(NOW + 571)}
     assert offsets(tmp_path, **asked) == [*range(172, 180)]
     assert offsets(tmp_path, **asked, startingOffsets=of_times(3)) == [*range(172, 180)]
-    assert offsets(tmp_path, **asked, startingTimestamp=str(NOW + 10_000)) == []
+    assert offsets(tmp_path, **asked, startingTimestamp=str(NOW + 10_000), **LATEST) == []
     assert offsets(tmp_path, endingOffsetsByTimestamp=of_times(NOW + 11)) == [0, 1, 2, 3]
     assert offsets(tmp_path, endingOffsetsByTimestamp=of_times(NOW + 10_000)) == [*range(180)]
     nowhere = of_times(NOW).replace(TP.topic, "nope")
@@ -31,14 +33,14 @@ def test_time_bounds_of_partitions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by", ["startingTimestamp", "startingOffsetsByTimestamp"])
 def test_where_no_record_is_that_young(tmp_path: Path, by: str) -> None:
-    """Spark's strategies; ours without a word is the one that leaves nothing out either way."""
+    """Spark's strategies, and its default."""
     write(tmp_path)
     late = str(NOW + 10_000) if by == "startingTimestamp" else of_times(NOW + 10_000)
-    for more in ({}, {"startingOffsetsByTimestampStrategy": "latest"}):
-        assert offsets(tmp_path, **{by: late}, **more) == []
+    assert offsets(tmp_path, **{by: late}, **LATEST) == []
     error = {"startingOffsetsByTimestampStrategy": "Error"}
-    with pytest.raises(ConfigError, match=rf"{TP} has no record at or after {NOW + 10_000} ms"):
-        offsets(tmp_path, **{by: late}, **error)
+    for more in ({}, error):
+        with pytest.raises(ConfigError, match=rf"{TP} has no record at or after {NOW + 10_000} ms"):
+            offsets(tmp_path, **{by: late}, **more)
     early = str(NOW + 571) if by == "startingTimestamp" else of_times(NOW + 571)
     assert offsets(tmp_path, **{by: early}, **error) == [*range(172, 180)]
     assert offsets(tmp_path, endingTimestamp=str(NOW + 10_000), **error) == [*range(180)]

@@ -218,7 +218,13 @@ def test_a_topic_that_is_gone(tmp_path: Path) -> None:
     assert reader(tmp_path, failOnDataLoss="false").latestOffset(start, ALL) == start
 
 
-@pytest.mark.parametrize("given", [{"startingOffsets": "latest"}, {"startingTimestamp": "9" * 15}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingOffsets": "latest"},
+        {"startingTimestamp": "9" * 15, "startingOffsetsByTimestampStrategy": "latest"},
+    ],
+)
 def test_who_begins_at_the_end_has_nothing_in_the_first_batch(
     tmp_path: Path, given: dict[str, str]
 ) -> None:

@@ -1,0 +1,338 @@
+"""Tables in an object store: what counts, what goes, and two runs at a time. By moto's S3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+from pyiceberg.utils.config import Config
+
+from lapse.base.errors import ConfigError, StorageError
+from lapse.spark.export.bucket_table import MARK_MS_MAX, BucketTable, name_of
+from lapse.spark.export.decide import Format, Kind, LogNow
+from lapse.spark.export.delta import DeltaLog
+from lapse.spark.export.files import SCHEMA, STORED, NewFiles
+from lapse.spark.export.iceberg import NAMESPACE
+from lapse.spark.export.partition import Written
+from lapse.spark.export.run import Done, ExportOptions, Started, begin, end, would_do
+from lapse.spark.export.store import Bucket, s3_options
+from lapse.spark.export.table import ATTEMPTS
+from lapse.spark.export.table_log import Change, LogOptions
+from lapse.spark.export.tables import created, table_at
+from lapse.testing.clock import ManualClock
+from tests.support.spark.object_store import BUCKET, ObjectStore, let_in, object_store
+
+NOW = 1_900_000_000_000
+VERSIONED = [Format.DELTA, Format.ICEBERG]
+HTTP = {"aws_allow_http": "true"}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with object_store(tmp_path_factory.mktemp("moto")) as running:
+        yield running
+
+
+@pytest.fixture
+def store(
+    shared: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ObjectStore]:
+    """As the environment says, with a catalog of Iceberg's beside it."""
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/lake.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", tmp_path.as_uri())
+    endpoint = shared.environment["AWS_ENDPOINT_URL"]
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__S3__ENDPOINT", endpoint)
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # which is read once
+    with let_in(shared):
+        yield shared
+
+
+def topic_of(place: str) -> str:
+    return f"users.{place.rpartition('/')[2]}"
+
+
+def wish(place: str, how: Format, *, anew: bool = False) -> ExportOptions:
+    catalog = "lake" if how is Format.ICEBERG else None
+    return ExportOptions(topic_of(place), Kind.LATEST, how, catalog, anew)
+
+
+def log_now(place: str, until: int) -> LogNow:
+    return LogNow(topic_of(place), None, {0: (0, until)}, NOW, 3_600_000)
+
+
+class Run:
+    """A run, in as many processes as a session of somebody's own has."""
+
+    def __init__(self, place: str, how: Format, *, anew: bool = False) -> None:
+        self.place, self.wish = place, wish(place, how, anew=anew)
+        self.started: Started
+
+    def begin(self, until: int) -> Run:
+        log = log_now(self.place, until)
+        self.started = begin(table_at(self.place), lambda: log, self.wish)
+        return self
+
+    def write(self, key: bytes) -> tuple[str, ...]:
+        """All of partition 0 is one row of this key."""
+        out = NewFiles(created(Bucket(self.place), self.started.run_id, 0))
+        out.write(one_row(key))
+        return out.close()
+
+    def end(self, names: tuple[str, ...], kept: tuple[str, ...] = ()) -> Done:
+        written = {0: Written(0, kept, names, len(names))} if names or kept else {}
+        done = end(table_at(self.place), self.started, written, self.wish, ManualClock(NOW))
+        assert done is not None
+        return done
+
+
+def run(place: str, how: Format, until: int, key: bytes, *, anew: bool = False) -> Done:
+    one = Run(place, how, anew=anew).begin(until)
+    return one.end(one.write(key))
+
+
+def one_row(key: bytes) -> pa.RecordBatch:
+    values = {"offset": [0], "key": [key]}
+    columns = [pa.array(values.get(n, [None]), SCHEMA.field(n).type) for n in STORED]
+    return pa.record_batch(columns, names=list(STORED))
+
+
+def keys(store: ObjectStore, place: str, how: Format) -> list[bytes]:
+    """By the library of the format; files of Delta by Arrow, where both at once end in a crash."""
+    if how is Format.ICEBERG:
+        table = load_catalog("lake").load_table((NAMESPACE, topic_of(place)))
+        return sorted(table.scan().to_arrow()["key"].to_pylist())
+    uris = DeltaTable(place, storage_options=HTTP).file_uris()
+    files = [pq.read_table(uri.removeprefix("s3://"), filesystem=store.files()) for uri in uris]
+    return sorted(key for file in files for key in file["key"].to_pylist())
+
+
+def data_files(place: str) -> set[str]:
+    return {name for name in Bucket(place).names() if name.startswith("partition=")}
+
+
+def marks(place: str) -> set[str]:
+    return {name for name in Bucket(place).names() if name.startswith(f"{ATTEMPTS}/")}
+
+
+@pytest.mark.parametrize("how", VERSIONED)
+def test_a_run_replaces_what_was_there(store: ObjectStore, how: Format) -> None:
+    place = store.place()
+    assert run(place, how, 5, b"one").why == "there is no table yet"
+    assert keys(store, place, how) == [b"one"]
+    done = run(place, how, 9, b"two")
+    assert (done.records_new, done.files, done.files_removed, done.why) == (4, 1, 1, "")
+    assert keys(store, place, how) == [b"two"]
+    assert len(data_files(place)) == 1
+    assert marks(place) == set()
+    now = would_do(table_at(place), lambda: log_now(place, 12), wish(place, how))
+    assert (now.records_new, now.files) == (3, 1)
+
+
+@pytest.mark.parametrize("how", VERSIONED)
+def test_what_is_read_counts_also_where_no_row_comes_of_it(store: ObjectStore, how: Format) -> None:
+    """A tombstone of a key that was never there, say: the next run begins behind it."""
+    place = store.place()
+    run(place, how, 5, b"one")
+    one = Run(place, how).begin(9)
+    [kept] = one.started.run.steps[0].files
+    one.end((), (kept,))
+    assert marks(place) == set()
+    state = Run(place, how).begin(9).started.state
+    assert state.partitions[0].next_offset == 9
+    assert keys(store, place, how) == [b"one"]
+
+
+@pytest.mark.parametrize("how", VERSIONED)
+def test_of_two_runs_at_a_time_one_counts(store: ObjectStore, how: Format) -> None:
+    place = store.place()
+    run(place, how, 5, b"one")
+    slow, quick = Run(place, how).begin(9), Run(place, how).begin(9)
+    slow_names = slow.write(b"slow")
+    quick.end(quick.write(b"quick"))
+    with pytest.raises(ConfigError, match="another export has written to it meanwhile; run this"):
+        slow.end(slow_names)
+    assert keys(store, place, how) == [b"quick"]
+    late = slow.write(b"late")  # a task of it lives on
+    assert len(data_files(place)) == 2
+    run(place, how, 12, b"three")
+    assert keys(store, place, how) == [b"three"]
+    assert not any(late[0] in name for name in data_files(place))
+
+
+def test_a_run_under_way_keeps_its_files_while_another_begins(store: ObjectStore) -> None:
+    place, how = store.place(), Format.DELTA
+    run(place, how, 5, b"one")
+    one = Run(place, how).begin(9)
+    names = one.write(b"two")
+    Run(place, how).begin(9)  # which sees to what others left
+    one.end(names)
+    assert keys(store, place, how) == [b"two"]
+
+
+def test_what_a_killed_run_left_goes_with_the_next(store: ObjectStore) -> None:
+    place, how = store.place(), Format.DELTA
+    run(place, how, 5, b"one")
+    Run(place, how).begin(9).write(b"killed")
+    assert len(data_files(place)) == 2
+    assert keys(store, place, how) == [b"one"]
+    done = run(place, how, 9, b"two")
+    assert done.files_removed == 2
+    assert (len(data_files(place)), marks(place)) == (1, set())
+
+
+def test_a_mark_is_good_for_a_day(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of Iceberg a run that changes no file leaves the version: then only time tells."""
+    place, how = store.place(), Format.ICEBERG
+    run(place, how, 5, b"one")
+    Run(place, how).begin(5).write(b"killed")
+    old, listed = marks(place), Bucket.names
+    for earlier_ms, files in ((MARK_MS_MAX, 2), (MARK_MS_MAX + 1, 1)):
+
+        def shifted(bucket: Bucket, folder: str = "", ms: int = earlier_ms) -> dict[str, int]:
+            found = listed(bucket, folder)
+            newest = max(found.values(), default=0)
+            return {name: newest - ms if name in old else newest for name in found}
+
+        one = Run(place, how).begin(5)
+        monkeypatch.setattr(Bucket, "names", shifted)
+        one.end(())
+        monkeypatch.setattr(Bucket, "names", listed)
+        assert len(data_files(place)) == files
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_file_that_comes_to_count_meanwhile_is_kept(
+    store: ObjectStore, is_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Just before files are listed, or just after: or a table would lose rows."""
+    place, how = store.place(), Format.DELTA
+    run(place, how, 5, b"one")
+    other = Run(place, how).begin(9)
+    names, listed = other.write(b"two"), Bucket.names
+
+    def listed_beside(bucket: Bucket, folder: str = "") -> dict[str, int]:
+        monkeypatch.setattr(Bucket, "names", listed)
+        if is_before:
+            other.end(names)
+        found = listed(bucket, folder)
+        if not is_before:
+            other.end(names)
+        return found
+
+    monkeypatch.setattr(Bucket, "names", listed_beside)
+    Run(place, how).begin(12)
+    assert keys(store, place, how) == [b"two"]
+
+
+@pytest.mark.parametrize("how", VERSIONED)
+def test_what_somebody_else_has_changed_is_refused_or_made_anew(
+    store: ObjectStore, how: Format
+) -> None:
+    place = store.place()
+    run(place, how, 5, b"one")
+    if how is Format.ICEBERG:
+        table = load_catalog("lake").load_table((NAMESPACE, topic_of(place)))
+        table.append(table.scan().to_arrow())
+    else:
+        DeltaTable(place, storage_options=HTTP | {"aws_conditional_put": "etag"}).delete()
+    with pytest.raises(ConfigError, match="somebody else has changed the table: version"):
+        run(place, how, 9, b"two")
+    run(place, how, 9, b"two", anew=True)
+    assert keys(store, place, how) == [b"two"]
+    assert len(data_files(place)) == 1
+
+
+def test_two_commits_of_one_version_are_one(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where both add rows and remove none, which the library would let pass."""
+    bucket = Bucket(store.place())
+    log = DeltaLog(LogOptions(Format.DELTA, bucket, "t"))
+    log.commit(Change((), (), NOW))
+    stale = log._table()
+
+    def adding(run_id: str) -> Change:
+        out = NewFiles(created(bucket, run_id, 0))
+        out.write(one_row(b"k"))
+        return Change(tuple(name_of(run_id, 0, name) for name in out.close()), (), NOW)
+
+    log.commit(adding("one"))
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaLog, "_table", lambda _: stale)
+        with pytest.raises(ConfigError, match="somebody else changed the table meanwhile"):
+            log.commit(adding("two"))
+    assert len(log.files()) == 1
+
+
+def test_a_version_that_changes_no_file_is_no_trouble(store: ObjectStore) -> None:
+    place = store.place()
+    run(place, Format.DELTA, 5, b"one")
+    table = DeltaTable(place, storage_options=HTTP | {"aws_conditional_put": "etag"})
+    table.alter.set_table_properties({"delta.appendOnly": "false"})
+    assert run(place, Format.DELTA, 9, b"two").records_new == 4
+    assert keys(store, place, Format.DELTA) == [b"two"]
+
+
+def test_a_prefix_that_has_something_else_is_refused(store: ObjectStore) -> None:
+    place = store.place()
+    Bucket(place).put("notes.txt", b"mine")
+    with pytest.raises(ConfigError, match="allowed is a new or empty folder, or an export"):
+        run(place, Format.DELTA, 5, b"one")
+    assert [*Bucket(place).names()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("how", VERSIONED)
+def test_a_bucket_that_is_not_there_is_named(store: ObjectStore, how: Format) -> None:
+    place = "s3://nobodys/table"
+    with pytest.raises(StorageError, match="s3://nobodys/table"):
+        run(place, how, 5, b"one")
+
+
+def test_iceberg_needs_a_catalog_of_its_own(store: ObjectStore) -> None:
+    place = store.place()
+    plain = ExportOptions("t", Kind.LATEST, Format.ICEBERG)
+    with pytest.raises(ConfigError, match="an Iceberg table there needs --catalog"):
+        begin(table_at(place), lambda: log_now(place, 5), plain)
+    assert [*Bucket(place).names()] == []
+
+
+@pytest.mark.parametrize(
+    "place", ["s3://", "s3://lake", "s3://lake/", "gs://lake/t", "s3://lake/t?x=1", "file:///t"]
+)
+def test_what_is_no_place_is_refused(place: str) -> None:
+    with pytest.raises(ConfigError, match=r"allowed is a directory, or s3://BUCKET/PREFIX"):
+        table_at(place)
+
+
+def test_objects_are_there_as_a_whole(store: ObjectStore) -> None:
+    bucket = Bucket(store.place() + "/")
+    assert isinstance(table_at(bucket.uri), BucketTable)
+    out = bucket.create("a/b")
+    out.write(b"12")
+    out.write(b"3")
+    out.fsync()
+    assert not bucket.has("a/b")
+    out.close()
+    assert (bucket.has("a/b"), bucket.size("a/b"), [*bucket.names("a")]) == (True, 3, ["a/b"])
+    bucket.delete("a/b")
+    bucket.delete("a/b")
+    assert bucket.names() == {}
+    with pytest.raises(StorageError, match=rf"{bucket.uri}/x: "):
+        bucket.source("x")
+    assert bucket.uri == f"s3://{BUCKET}/{bucket.uri.partition(BUCKET)[2].strip('/')}"
+
+
+def test_where_the_store_is_the_environment_says() -> None:
+    assert s3_options({}) == {}
+    assert s3_options({"AWS_DEFAULT_REGION": "eu-west-1"}) == {"region": "eu-west-1"}
+    own = {"endpoint_override": "h:9000", "scheme": "http", "region": "us-east-1"}
+    assert s3_options({"AWS_ENDPOINT_URL": "http://h:9000"}) == own
+    both = {"AWS_ENDPOINT_URL": "http://x:1", "AWS_ENDPOINT_URL_S3": "https://h:9000",
+            "AWS_REGION": "r"}  # fmt: skip
+    assert s3_options(both) == {"endpoint_override": "h:9000", "scheme": "https", "region": "r"}
