@@ -183,7 +183,7 @@ class LifecycleProcess:
             self._serve(Asleep(), 1, NO_ENGINE, -1)
         except EngineWanted as e:
             logger.info("%s", e)
-            return True
+            return not self._stopping
         return False
 
     def _start(self) -> SparkEngine:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.service.loop import Service
 from lapse.lifecycle.service.together import Greeting, Member, Members
 
+AT_ONCE_MAX = 32
 LIST_SECONDS = 30.0  # how soon a broker is served that is new in its cluster
 # What there is once, however many brokers a service has.
 _OF_THE_SERVICE = ("master", "memory_bytes", "cores_max", "idle_ms", "nice")
@@ -88,8 +89,7 @@ class NearBrokers:
     def places(self) -> list[tuple[Path, RemoteOwner]]:
         """Asks brokers that were not asked yet."""
         for broker in self._brokers:
-            with suppress(OwnerGone):
-                broker.owner.greet()
+            _greet(broker.owner)
         return [(one.data_dir, one.owner) for one in self._brokers]
 
     def close(self) -> None:
@@ -122,10 +122,7 @@ class RemoteBrokers:
                 return []
             found = self._brokers.listed(listing)
             listing, again_s = None, self._clock.monotonic() + LIST_SECONDS
-            new = [node_id for node_id in found if node_id not in self._owners]
-            for node_id in new:
-                self._owners[node_id] = RemoteOwner(KafkaChannel(self._brokers, node_id))
-            return [self._member(node_id, begin) for node_id in new]
+            return [self._member(node_id, begin) for node_id in self._add(found)]
 
         return joined
 
@@ -138,9 +135,25 @@ class RemoteBrokers:
         return begin(owner, owner.dirs[0], self._config)
 
     def places(self) -> list[tuple[Path, RemoteOwner]]:
+        """Asks brokers that were not asked yet."""
+        if not self._owners:
+            self._add(self._brokers.listed(self._brokers.listing()))
+        with ThreadPoolExecutor(AT_ONCE_MAX) as threads:
+            list(threads.map(_greet, self._owners.values()))
         return [(one.dirs[0], one) for one in self._owners.values() if one.dirs]
 
     def close(self) -> None:
-        for owner in self._owners.values():
-            owner.close()
+        with ThreadPoolExecutor(AT_ONCE_MAX) as threads:
+            list(threads.map(RemoteOwner.close, self._owners.values()))
         self._brokers.close()
+
+    def _add(self, found: Iterable[int]) -> list[int]:
+        new = [node_id for node_id in found if node_id not in self._owners]
+        for node_id in new:
+            self._owners[node_id] = RemoteOwner(KafkaChannel(self._brokers, node_id))
+        return new
+
+
+def _greet(owner: RemoteOwner) -> None:
+    with suppress(OwnerGone):
+        owner.greet()

@@ -31,7 +31,8 @@ REPLICAS = 3
 ZOOKEEPER_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
 SERVICE_STOP_SECONDS_MAX = 10.0
-AGAIN_SECONDS = 1.0
+AGAIN_SECONDS_MIN, AGAIN_SECONDS_MAX = 1.0, 30.0
+STEADY_SECONDS = 30.0  # who lived as long is started again soon
 _PORTS_APART = 2
 _PORT_MAX = 65535
 _ZOOKEEPER, _SERVICE, _FIRST_BROKER = "zookeeper", "lifecycle", "broker-1"
@@ -213,7 +214,7 @@ class UpCluster:
 
         Not one whose settings are wrong; and where a broker has never served, all of this ends.
         """
-        is_broker = name not in {_ZOOKEEPER, _SERVICE}
+        is_broker, again_s = name not in {_ZOOKEEPER, _SERVICE}, AGAIN_SECONDS_MIN
         while not self._stopping.is_set():
             if is_broker:
                 process = await start(command, stdout=asyncio.subprocess.PIPE, settings=settings)
@@ -222,7 +223,7 @@ class UpCluster:
             else:
                 with closing(await asyncio.to_thread(self._fs.open_append, self._log)) as log:
                     process = await start(command, stdout=log.fileno(), stderr=log.fileno())
-            self._processes[name] = process
+            self._processes[name], started_s = process, self._clock.monotonic()
             if process.stdout is not None:
                 line = (await process.stdout.readline()).decode()
                 if line.startswith("ready "):
@@ -234,9 +235,15 @@ class UpCluster:
                 return
             if code == USAGE:
                 logger.error("%s is not started again: its settings are refused", name)
+                if name == _SERVICE:  # nothing would be cleaned
+                    self._code = USAGE
+                    self._stopping.set()
                 return
+            if self._clock.monotonic() - started_s >= STEADY_SECONDS:
+                again_s = AGAIN_SECONDS_MIN
             logger.warning("%s ended with %d; starting it again", name, code)
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(again_s)
+            again_s = min(2 * again_s, AGAIN_SECONDS_MAX)
 
     async def _stop_all(self) -> None:
         service = self._processes.pop(_SERVICE, None)

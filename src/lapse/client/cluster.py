@@ -214,10 +214,8 @@ class Cluster(AbstractAsyncContextManager["Cluster"]):
 
     async def brokers(self) -> dict[int, Address]:
         """Return the addresses of all brokers by id, from a new Metadata response of any broker."""
-        connection = await self.any_connection()
-        answer = await connection.request(
-            MetadataRequest(topics=(), allow_auto_topic_creation=False), MetadataResponse
-        )
+        request = MetadataRequest(topics=(), allow_auto_topic_creation=False)
+        answer = await _metadata(await self.any_connection(), request)
         return {b.node_id: Address(b.host, b.port) for b in answer.brokers}
 
     async def at(self, address: Address) -> BrokerConnection:

@@ -3,7 +3,8 @@
 Needs CLUSTER_ACTION cluster, the right of brokers: who has it says which segments are replaced.
 
 Behaviour: the messages of the control socket, one at a time and under a lease (`broker/control`).
-INVALID_REQUEST where `lapse.lifecycle.remote.enable` is false, as it is unless somebody sets it.
+INVALID_REQUEST where `lapse.lifecycle.remote.enable` is false, as it is unless somebody sets it, or
+`log.cleaner.enable` is.
 
 v0 ours; not in ApiVersions.
 """
@@ -26,12 +27,16 @@ async def handle(
     services: Services, session: Session, _version: int, request: LifecycleControlRequest
 ) -> LifecycleControlResponse:
     """Pass it on to the owner of the logs."""
-    if not services.config.lifecycle_remote_enable:
-        return LifecycleControlResponse(
-            error_code=ErrorCode.INVALID_REQUEST,
-            error_message="lapse.lifecycle.remote.enable=false: allowed is true, for a service on "
-            "another machine",
-        )
+    config = services.config
+    for name, is_allowed in (
+        ("lapse.lifecycle.remote.enable", config.lifecycle_remote_enable),
+        ("log.cleaner.enable", config.log_cleaner_enable),
+    ):
+        if not is_allowed:
+            words = f"{name}=false: allowed is true, for a service on another machine"
+            return LifecycleControlResponse(
+                error_code=ErrorCode.INVALID_REQUEST, error_message=words
+            )
     try:
         answer = await services.remote_services.answer(
             request.lease, request.message, session.address

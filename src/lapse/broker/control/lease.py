@@ -7,6 +7,7 @@ another one may take it, and what the first one says then is refused. Read from 
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lapse.base.clock import Clock
+
+logger = logging.getLogger(__name__)
 
 SILENT_SECONDS = 30.0
 
@@ -107,6 +110,7 @@ class Lease:
         if holder is None or not holder.is_remote or self._at_work:
             return
         if self._clock.monotonic() >= self._until_s:
+            logger.warning("lifecycle service, %s, says nothing: another one may come", holder)
             self._end()
 
     def _end(self) -> None:

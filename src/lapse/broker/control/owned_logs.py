@@ -1,7 +1,8 @@
 """A broker's logs as the lifecycle service sees them: their facts, commits, and what is swept.
 
-`server` calls it, in the one thread that reads, syncs and renames for a service. Beside a busy loop
-that thread takes breaks (`base.scheduling.Breaks`): its work is never urgent to the millisecond.
+`control` calls it, in the one thread that reads, syncs and renames for a service. Beside a busy
+loop that thread takes breaks (`base.scheduling.Breaks`): its work is never urgent to the
+millisecond.
 """
 
 from __future__ import annotations

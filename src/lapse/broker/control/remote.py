@@ -1,8 +1,8 @@
 """Facts and commits for a lifecycle service on another machine, which sees the same files.
 
 Its messages are those of the control socket, inside the Kafka API LifecycleControl. A lease says
-which service they come from (`lease`). In each log directory lies a file of the lease's name while
-it holds, so that a service can tell this very directory from a copy, or from another one at the
+which service they come from (`lease`). In each log directory lies a file for that service while it
+holds, so that a service can tell this very directory from a copy, or from another one at the
 same path, before it has anything done there.
 """
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
+import secrets
 from pathlib import Path
 
 from lapse.base.errors import ConfigError, CorruptData, StorageError
@@ -29,6 +31,7 @@ from lapse.lifecycle.owner.messages import (
 )
 
 _LOST = "another service may have come meanwhile: say Hello again"
+_HOST = re.compile(r"[A-Za-z0-9.:_-]{1,255}")
 _SMALL_BYTES = 4096  # decoded in the event loop; what is longer in a thread
 
 
@@ -67,18 +70,23 @@ class RemoteServices:
 
     async def _greet(self, request: Hello, host: str) -> Welcome | Refused:
         dirs = [directory.path for directory in self._control.partitions.directories]
+        first = self._control.partitions.data_dir  # where it is said how a service does
+        if first not in dirs:
+            return Refused(f"log.dirs={first}: it is offline, and has what rounds go by")
         relative = next((path for path in dirs if not path.is_absolute()), None)
         if relative is not None:
             allowed = "allowed is an absolute path, for a service on another machine"
             return Refused(str(ConfigError(f"log.dirs={relative}: {allowed}")))
-        greeted = self._control.greeted(request, request.host or host, is_remote=True)
+        host = request.host if _HOST.fullmatch(request.host) else host
+        greeted = self._control.greeted(request, host, is_remote=True)
         if isinstance(greeted, Refused):
             return greeted
         self._holder = greeted
-        mark = f"{messages.MARK}{greeted.lease}"
+        mark = f"{messages.MARK}{secrets.token_hex(8)}"  # everybody may see it, and not the lease
         try:
-            await self._control.sweep()
-            await self._control.thread.run(self._mark, dirs, mark)
+            with self._control.lease.at_work(greeted.lease):
+                await self._control.sweep()
+                await self._control.thread.run(self._mark, dirs, mark)
         except BaseException:
             self._control.leave(greeted)
             raise

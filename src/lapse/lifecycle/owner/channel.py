@@ -18,8 +18,8 @@ from lapse.lifecycle.owner.protocol import OwnerGone, OwnerTaken
 class Channel(Protocol):
     """Requests out, answers back, after a greeting.
 
-    Each call raises OwnerGone, OSError or CorruptData where there is no answer; the channel is
-    closed then, and may be opened again.
+    Each call raises OwnerGone, OSError or CorruptData where there is no answer; who calls closes
+    the channel then, and may open it again.
     """
 
     @property

@@ -18,15 +18,24 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lapse.base.errors import ErrorCode, KafkaError, LapseError
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LapseError
 from lapse.base.threads import LoopThread
 from lapse.client.cluster import Address, Cluster, parse_bootstrap
-from lapse.client.connection import BrokerConnection, ConnectionLost
+from lapse.client.connection import BrokerConnection, ConnectionLost, closed_if_lost
 from lapse.client.login import Login
 from lapse.lifecycle.owner import messages
 from lapse.lifecycle.owner.channel import expected
-from lapse.lifecycle.owner.messages import Hello, Leave, Noted, Renew, Request, Welcome
-from lapse.lifecycle.owner.protocol import OwnerGone
+from lapse.lifecycle.owner.messages import (
+    Adopt,
+    Commit,
+    Hello,
+    Leave,
+    Noted,
+    Renew,
+    Request,
+    Welcome,
+)
+from lapse.lifecycle.owner.protocol import OwnerGone, OwnerNotSeen
 from lapse.wire.errors import UnsupportedVersion
 from lapse.wire.schema.lifecycle_control import (
     LifecycleControlRequest,
@@ -36,8 +45,11 @@ from lapse.wire.versions import PROTOCOL_VERSION
 
 logger = logging.getLogger(__name__)
 
-ANSWER_SECONDS_MAX = 300.0
-RENEW_SECONDS = 5.0  # a broker waits some times as long
+COMMIT_SECONDS_MAX = 300.0
+ANSWER_SECONDS_MAX = 60.0
+LEAVE_SECONDS_MAX = 3.0
+# A renewal over a dead connection, and then over another one, come before the lease is lost.
+RENEW_SECONDS, RENEWED_SECONDS_MAX = 5.0, 10.0
 
 T = TypeVar("T")
 
@@ -88,7 +100,12 @@ class Brokers:
 
 
 class KafkaChannel:
-    """`Channel`: a broker of a cluster, by its id."""
+    """`Channel`: a broker of a cluster, by its id.
+
+    The lease is not bound to a connection: where one is lost (the broker may have cut it, since a
+    login ends, KIP-368), the message goes over another one, once. What came twice the broker does
+    once.
+    """
 
     def __init__(self, brokers: Brokers, node_id: int) -> None:
         self._brokers, self._node_id = brokers, node_id
@@ -104,55 +121,76 @@ class KafkaChannel:
     def open(self) -> Welcome:
         """Also raises OwnerGone where its log directories are not those that are seen here."""
         welcome = self._brokers.run(self._greet())
-        unseen = next((d for d in welcome.dirs if not (Path(d) / welcome.mark).exists()), None)
+        is_name = welcome.mark.startswith(messages.MARK) and "/" not in welcome.mark
+        unseen = next(
+            (d for d in welcome.dirs if not (is_name and (Path(d) / welcome.mark).exists())), None
+        )
         if unseen is not None:
-            raise OwnerGone(
+            raise OwnerNotSeen(
                 f"{self.where} keeps logs in {unseen}, and what this machine has there is not that "
                 "directory: it must see the broker's own, under the same path"
             )
         return welcome
 
     def ask(self, request: Request, wanted: type[messages.T]) -> messages.T:
-        return self._brokers.run(self._exchange(request, wanted))
+        is_long = isinstance(request, Commit | Adopt)
+        seconds = COMMIT_SECONDS_MAX if is_long else ANSWER_SECONDS_MAX
+        return self._brokers.run(self._exchange(request, wanted, seconds))
 
     def close(self) -> None:
         with contextlib.suppress(OwnerGone):
             self._brokers.run(self._leave())
 
     async def _greet(self) -> Welcome:
-        host, port = await self._brokers.address(self._node_id)
-        self._connection = await BrokerConnection.open(host, port, self._brokers.login)
-        if not self._connection.offers(PROTOCOL_VERSION):
-            raise UnsupportedVersion(f"{self.where}, {host}:{port}, is no Lapse, or older")
         hello = Hello(messages.VERSION, os.getpid(), socket.gethostname(), self._lease)
-        welcome = await self._exchange(hello, Welcome)
+        welcome = await self._exchange(hello, Welcome, COMMIT_SECONDS_MAX)  # it sweeps first
         self._lease = welcome.lease
         self._renewing = asyncio.create_task(self._renew())
         return welcome
 
-    async def _exchange(self, request: Request, wanted: type[messages.T]) -> messages.T:
+    async def _connected(self) -> BrokerConnection:
+        if self._connection is None or self._connection.is_lost:
+            host, port = await self._brokers.address(self._node_id)
+            self._connection = await BrokerConnection.open(host, port, self._brokers.login)
+            if not self._connection.offers(PROTOCOL_VERSION):
+                raise UnsupportedVersion(f"{self.where}, {host}:{port}, is no Lapse, or older")
+        return self._connection
+
+    async def _exchange(
+        self, request: Request, wanted: type[messages.T], seconds: float
+    ) -> messages.T:
+        body = messages.encode(request)[messages.LENGTH.size :]
+        message = LifecycleControlRequest(lease=self._lease, message=body)
         async with self._turn:
-            if self._connection is None:
-                raise ConnectionLost(f"{self.where} closed the connection", sent=False)
-            body = messages.encode(request)[messages.LENGTH.size :]
-            answer = await self._connection.request(
-                LifecycleControlRequest(lease=self._lease, message=body),
-                LifecycleControlResponse,
-                version=0,
-                timeout_seconds=ANSWER_SECONDS_MAX,
-            )
+            try:
+                answer = await self._sent(message, seconds)
+            except ConnectionLost:
+                if isinstance(request, Hello | Leave):
+                    raise
+                answer = await self._sent(message, seconds)
         if answer.error_code:
             code = ErrorCode(answer.error_code)
             words = f"{self.where}: {code.name}: {answer.error_message or 'refused'}"
             raise KafkaError(code, words)
         return expected(messages.decode_answer(answer.message, self.where), wanted, self.where)
 
+    async def _sent(
+        self, message: LifecycleControlRequest, seconds: float
+    ) -> LifecycleControlResponse:
+        """A connection that does not answer in time is of no more use."""
+        connection = await self._connected()
+        with closed_if_lost(connection):
+            return await connection.request(
+                message, LifecycleControlResponse, version=0, timeout_seconds=seconds
+            )
+
     async def _renew(self) -> None:
-        """Until the channel is closed, or the broker does not answer: the next request says so."""
-        with contextlib.suppress(LapseError):
+        """Until the channel is closed, or the broker says that the lease is lost."""
+        with contextlib.suppress(OwnerGone, KafkaError, UnsupportedVersion, CorruptData):
             while True:
                 await asyncio.sleep(RENEW_SECONDS)
-                await self._exchange(Renew(), Noted)
+                with contextlib.suppress(ConnectionLost):
+                    await self._exchange(Renew(), Noted, RENEWED_SECONDS_MAX)
 
     async def _leave(self) -> None:
         """Say so, and hang up; a lease that cannot be given back is named by the next Hello."""
@@ -163,7 +201,7 @@ class KafkaChannel:
             return
         try:
             if self._lease and not connection.is_lost:
-                await self._exchange(Leave(), Noted)
+                await self._exchange(Leave(), Noted, LEAVE_SECONDS_MAX)
                 self._lease = ""
         finally:
             self._connection = None

@@ -20,7 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from lapse.base.decoding import from_json
-from lapse.base.errors import ConfigError, CorruptData
+from lapse.base.errors import NOT_JSON, ConfigError, CorruptData
 from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.receipt import Receipt
@@ -162,7 +162,7 @@ def decode_request(body: bytes, where: str) -> Request:
     """Raises CorruptData."""
     try:
         request: Request = from_json(body, Request)
-    except msgspec.DecodeError as e:
+    except NOT_JSON as e:
         raise CorruptData(where, 0, f"not a request ({e})") from e
     return request
 
@@ -171,7 +171,7 @@ def decode_answer(body: bytes, where: str) -> Answer:
     """Raises CorruptData."""
     try:
         answer: Answer = from_json(body, Answer)
-    except msgspec.DecodeError as e:
+    except NOT_JSON as e:
         raise CorruptData(where, 0, f"not an answer ({e})") from e
     return answer
 

@@ -26,6 +26,10 @@ class OwnerTaken(OwnerGone):
     """It serves another service: this one may follow, and has nothing to say meanwhile."""
 
 
+class OwnerNotSeen(OwnerGone):
+    """Its files are not those that this machine has at their paths."""
+
+
 class Owner(Protocol):
     """Facts and commits of the logs that one process owns."""
 

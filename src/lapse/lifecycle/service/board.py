@@ -71,6 +71,8 @@ class Board:
             if report.error is None:
                 which = {"event": "round", "partition": report.log, "round_id": report.round_id}
                 logger.info("%s", describe(report), extra=which)
+        if self.is_silent:
+            return
         try:
             reports.append_reports(self._fs, self._data_dir, rounds)
         except StorageError as e:

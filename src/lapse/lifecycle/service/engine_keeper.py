@@ -107,7 +107,7 @@ class EngineKeeper(Generic[E]):
             engine.close()
         if lost is not None:
             return self._wait(lost)
-        return self._rest() if is_quiet else None
+        return self._rest() if is_quiet and not self._is_stopping() else None
 
     def _rest(self) -> int:
         logger.info("nothing has been due for a while: the engine has ended")

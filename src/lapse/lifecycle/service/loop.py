@@ -189,8 +189,10 @@ class Service:
     def step(self) -> int:
         """Look once and run what is due; returns how many ms to rest before the next look."""
         self._is_quiet = False
+        was_there = False
         try:
             infos = self._owner.logs()
+            was_there = True
             self._board.is_silent = False
             if self._owner_missed:
                 logger.info("the owner is back, with %d logs", len(infos))
@@ -214,7 +216,7 @@ class Service:
             if ready or lacking:
                 return 0
         except OwnerGone as e:
-            return self._wait_for_owner(e)
+            return self._wait_for_owner(e, was_there=was_there)
         pause_ms = self._pause_ms(decisions, now_ms)
         self._board.queue(Queue(held=self._setbacks.held()))
         due = [str(d.info.facts.partition) for d in decisions if d.due or wants_look(d)]
@@ -469,11 +471,11 @@ class Service:
         self._board.tell("paused", pause_text(pause))
         return min(self._options.pause_ms, _NOTICE_MS)
 
-    def _wait_for_owner(self, reason: OwnerGone) -> int:
+    def _wait_for_owner(self, reason: OwnerGone, *, was_there: bool) -> int:
         if not self._owner_missed:
             logger.warning("%s; waiting for it", reason)
         self._owner_missed += 1
-        self._is_quiet = True  # nothing that it has can be due
+        self._is_quiet = not was_there  # nothing that it has can be due; before, something was
         self._board.is_silent = isinstance(reason, OwnerTaken)
         self._board.tell(WAITING, str(reason))
         return backoff_ms(self._owner_missed, FIRST_OWNER_BACKOFF_MS, OWNER_BACKOFF_MS_MAX)

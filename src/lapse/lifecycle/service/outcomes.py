@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lapse.base.clock import Clock
 from lapse.lifecycle.decide.select import Due
-from lapse.lifecycle.owner.protocol import Owner, OwnerGone
+from lapse.lifecycle.owner.protocol import Owner, OwnerGone, OwnerTaken
 from lapse.lifecycle.round.cancel import is_cancelled
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.engine import NO_ATTEMPT, Engine, EngineLost
@@ -65,6 +65,7 @@ class Outcomes:
         try:
             results = self.owner.commit(receipts)
         except OwnerGone as e:
+            self.board.is_silent = isinstance(e, OwnerTaken)
             now_ms = self.clock.now_ms()
             self.board.report(
                 [

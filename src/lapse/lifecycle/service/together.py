@@ -16,7 +16,7 @@ from typing import Protocol
 from lapse.base.backoff import backoff_ms
 from lapse.base.clock import Clock, sleep_in_slices
 from lapse.base.threads import SERVING
-from lapse.lifecycle.owner.protocol import OwnerGone
+from lapse.lifecycle.owner.protocol import OwnerGone, OwnerNotSeen
 from lapse.lifecycle.service.loop import FIRST_OWNER_BACKOFF_MS, OWNER_BACKOFF_MS_MAX
 from lapse.lifecycle.service.quiet import Quiet
 
@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
 MEMBERS_MAX = 1024
+UNSEEN_MS_MAX = 60_000  # of a directory that somebody must mount: each try is work for the broker
 
 
 class Member(Protocol):
@@ -125,7 +126,8 @@ class Greeting:
                 quiet.begin(self)
                 if quiet.end(self, was_quiet=True):
                     return True
-                pause_ms = backoff_ms(missed, FIRST_OWNER_BACKOFF_MS, OWNER_BACKOFF_MS_MAX)
+                most_ms = UNSEEN_MS_MAX if isinstance(e, OwnerNotSeen) else OWNER_BACKOFF_MS_MAX
+                pause_ms = backoff_ms(missed, FIRST_OWNER_BACKOFF_MS, most_ms)
                 sleep_in_slices(self._clock, pause_ms / 1000, self._ends)
                 continue
             service = self._service = self._make()

@@ -117,7 +117,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What a broker knows of its service by the control socket.
+    """What a broker knows of its service by the service's messages.
 
     Attributes:
         pid: of the connected service, None if none is connected.

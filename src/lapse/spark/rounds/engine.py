@@ -62,7 +62,7 @@ _JOB_IDS_WAIT_SECONDS = 1.0
 _NAMED_LOGS_MAX = 3
 SLOTS_ASKED_FOR_MAX = 64
 # Of a run and one that overtakes it, a job and the driver of a split plan each; of many brokers.
-_THREADS_MAX = 256
+_THREADS_MAX = 4096  # made as they are needed; fewer than are wanted would wait for each other
 
 
 def open_engine(options: SessionOptions) -> SparkEngine:

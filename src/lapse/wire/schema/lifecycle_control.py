@@ -24,7 +24,7 @@ LIFECYCLE_CONTROL = api(OWN_KEYS_FROM + 2, "LifecycleControl", versions="0", fle
 class LifecycleControlRequest:
     """A message to the owner of logs (`lifecycle.owner.messages`), without its length.
 
-    `lease`: from the answer to Hello, which itself names none.
+    `lease`: from the answer to Hello; what Hello itself names does not count.
     """
 
     lease: str = field(STRING, default="")

@@ -9,6 +9,7 @@ import pytest
 
 from lapse.base.fs import RealFs
 from lapse.lifecycle.owner.directory import DirectoryOwner
+from lapse.lifecycle.owner.protocol import OwnerGone
 from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.round.engine import Asleep, EngineWanted
 from lapse.lifecycle.service.loop import Service, ServiceOptions
@@ -113,6 +114,20 @@ def test_a_broker_that_is_away_keeps_no_engine(tmp_path: Path) -> None:
     owner = RemoteOwner.beside(tmp_path)
     assert Service(owner, Asleep(), env_of(clock), tmp_path, ENDS_WHEN_QUIET).run()
     assert clock.now_ms() - NOW >= QUIET_MS
+
+
+def test_an_owner_that_leaves_after_a_long_step_ends_no_quiet_time(tmp_path: Path) -> None:
+    """Something was due in it; the quiet begins when the owner is found to be away."""
+    with parts(tmp_path / "data", {"a": overwritten()}) as p:
+        service = p.serve(options=ENDS_WHEN_QUIET)
+
+        def long(_: object) -> list[object]:
+            p.clock.advance(2 * QUIET_MS)
+            raise OwnerGone("it restarts")
+
+        p.owner.commit = long  # type: ignore[method-assign, assignment]
+        service.step()
+        assert not service._is_quiet
 
 
 def test_it_stays_where_it_is_to_stay(tmp_path: Path) -> None:
