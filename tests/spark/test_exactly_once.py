@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from lapse.base.clock import SystemClock
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.groups import group_ids
 from lapse.testing.broker_process import BrokerProcess
+from tests.support.up import until
 
 ROWS, PARTITIONS = 600, 3
 
@@ -88,6 +91,42 @@ def test_a_task_that_dies_midway_writes_nothing_twice(
     assert {name for name in asyncio.run(groups(broker.bootstrap)) if query in name} == {
         f"lapse-sink.{query}.{task}" for task in range(PARTITIONS)
     }
+
+
+def test_a_broker_that_is_killed_under_the_sink_costs_no_row_and_doubles_none(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """In the midst of a task's transaction: its rows are sent, or not, or in doubt."""
+    sent, killed = tmp_path / "sent", tmp_path / "killed"
+
+    def waits_once(value: bytes) -> bytes:
+        if int(value) == ROWS - PARTITIONS and not killed.exists():
+            sent.touch()
+            clock = SystemClock()
+            while not killed.exists():
+                clock.sleep(0.05)
+        return value
+
+    send(spark, broker, "under-in")
+    value = F.udf(waits_once, "binary", useArrow=False)("value").alias("value")
+    frame = stream(spark, broker, "under-in").select(value, "partition")
+    settings = {"auto.create.topics.enable": "true", "num.partitions": str(PARTITIONS)}
+    with BrokerProcess(tmp_path / "frail", settings) as frail:
+
+        def kill() -> None:
+            until(sent.exists, "rows are sent")
+            frail.kill()
+            killed.touch()
+            frail.start()
+
+        with ThreadPoolExecutor(1) as threads:
+            killing = threads.submit(kill)
+            run(frame, frail, tmp_path / "c", topic="under-out")
+            killing.result()
+        assert read(spark, frail, "under-out") == once(0, ROWS)
+        send(spark, broker, "under-in", ROWS)
+        run(frame, frail, tmp_path / "c", topic="under-out")
+        assert read(spark, frail, "under-out") == once(0, 2 * ROWS)
 
 
 def test_a_batch_that_is_repeated_writes_what_is_missing(

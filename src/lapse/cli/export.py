@@ -104,6 +104,8 @@ def table_of(args: argparse.Namespace) -> tuple[str, ExportOptions]:
     """Where the table is, and what it is to hold. Raises ConfigError."""
     check_topic_name(args.topic)
     in_bucket = "://" in args.to
+    if in_bucket and not args.to.startswith("s3://"):
+        raise ConfigError(f"--to {args.to}: allowed is a directory, or s3://BUCKET/PREFIX")
     folder = Path(args.to)
     if not in_bucket and folder.exists() and not folder.is_dir():
         raise ConfigError(f"--to {args.to}: is not a directory")

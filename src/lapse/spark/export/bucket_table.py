@@ -2,20 +2,20 @@
 
 Tasks write files under their last names, and a run's commit makes all of them count, or none: of
 two runs at a time one commits, and the other is refused. What a run has left (`ExportState`) goes
-with the commit, as its note, but for the names of files, which the log has.
+with the commit, as its note, but for the names of files, which the log has. So each run commits,
+also one that has found nothing new.
 
 A run leaves a mark, with the version that it began at, before it writes anything. Once there is a
-newer version such a run cannot commit any more: it is over, and so is one whose mark is a day older
-than that of a run that ends. Files that do not count, of runs that are over, are deleted when a run
-begins, and when one ends.
-What is there is listed before the log is read: so a file that another run makes count meanwhile is
-never taken for one that does not.
+newer version such a run cannot commit any more: it is over. Files that do not count, of runs that
+are over, are deleted when a run begins, and when one ends. For that files are listed first, then
+marks, then the log is read: so a file of a run that is under way, or that has committed meanwhile,
+is never taken for one that nobody needs.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -28,8 +28,7 @@ from lapse.spark.export.store import Bucket
 from lapse.spark.export.table import ATTEMPTS, FOLDER, names_of
 from lapse.spark.export.table_log import TableLog
 
-MARK_MS_MAX = 86_400_000
-_DATA = ".parquet"
+_DATA, _METADATA = ".parquet", "metadata/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +61,22 @@ class BucketTable:
         """Nothing is: of two runs one commits."""
         yield
 
-    def is_empty(self) -> bool:
-        """Nothing is there that anybody could miss."""
-        return all(name.startswith(f"{ATTEMPTS}/") for name in self.store.names())
+    def is_empty(self, log: TableLog | None = None) -> bool:
+        """Nothing is there that anybody could miss: what a first run left that died is ours."""
+        there = self.store.names()
+        runs = {_run_of(name) for name in there if _is_mark(name)}
+        is_begun = log is not None and log.is_begun()
+        return all(
+            _is_mark(name) or _writer_of(name) in runs or (is_begun and name.startswith(_METADATA))
+            for name in there
+        )
 
     def state(self, log: TableLog | None = None) -> ExportState | None:
         """What the last commit of a run said; None where there was none. Raises CorruptData."""
         if log is None or log.newest_version() is None or (found := log.note()) is None:
             return None
         try:
-            note = from_json(found[0], _Note)
+            note = from_json(found, _Note)
         except msgspec.MsgspecError as e:
             raise CorruptData(str(self.store), 0, f"no note of an export: {e}") from e
         files = log.files()
@@ -91,9 +96,9 @@ class BucketTable:
         """Whether somebody else has changed which files count since the commit of that state."""
         return self._is_changed
 
-    def left(self, log: TableLog | None = None) -> ExportState | None:
-        """The same: nothing of a run that was cut short is in it."""
-        return self.state(log)
+    def left(self, log_of: Callable[[], TableLog | None]) -> ExportState | None:
+        """As `state`: nothing of a run that was cut short is in it."""
+        return self.state(log_of())
 
     def note_of(self, state: ExportState) -> str:
         """For the commit that brings this state."""
@@ -115,7 +120,10 @@ class BucketTable:
         """What it has written so far does not count, and goes at its end."""
 
     def require_under_way(self, run_id: str, _: ExportState) -> None:
-        """That no other run committed since this one began; raises ConfigError."""
+        """That no other run committed since this one began; raises ConfigError.
+
+        One that commits from here on makes the commit of this one fail.
+        """
         self._run_id = run_id
         if not any(_run_of(name) == run_id for name in self.store.names(ATTEMPTS)):
             raise ConfigError(
@@ -145,36 +153,40 @@ class BucketTable:
         """Delete what does not count, of runs that are over; returns how many files went."""
         assert log is not None, "only tables with a log are in object stores"
         there = self.store.names()
+        marks = self.store.names(ATTEMPTS)
+        log.forget()
         newest, counted = log.newest_version(), log.files()
-        marks = {name: at_ms for name, at_ms in there.items() if name.startswith(f"{ATTEMPTS}/")}
-        # By the store's clock: ours, which nobody compares with it, may be days ahead.
-        mine_ms = max(
-            (ms for name, ms in marks.items() if _run_of(name) == self._run_id), default=0
-        )
-        over = [
-            name
-            for name, at_ms in marks.items()
-            if _run_of(name) == self._run_id
-            or not name.endswith(f".{newest}")
-            or mine_ms - at_ms > MARK_MS_MAX
-        ]
-        alive = {_run_of(name) for name in marks.keys() - {*over}}
-        for name in over:  # first: who has no mark may not commit
-            self.store.delete(name)
+        alive = {
+            _run_of(name)
+            for name in marks
+            if name.endswith(f".{newest}") and _run_of(name) != self._run_id
+        }
         gone = [
             name
-            for name in there.keys() - counted - marks.keys()
-            if name.endswith(_DATA) and name.startswith("partition=")
-            and name.partition("/")[2].partition("-")[0] not in alive
-        ]  # fmt: skip
+            for name in sorted(there - counted)
+            if name.endswith(_DATA) and (run := _writer_of(name)) and run not in alive
+        ]
         for name in gone:
             self.store.delete(name)
+        for name in marks:  # last: what a kill in between leaves is not forgotten
+            if _run_of(name) not in alive:
+                self.store.delete(name)
         return len(gone)
 
 
 def name_of(run_id: str, partition: int, name: str) -> str:
     """Of a file that a task calls `name`."""
     return f"{FOLDER.format(partition)}/{run_id}-{name}"
+
+
+def _writer_of(name: str) -> str:
+    """The run that a file is of, or something else by which a stranger names it; "" of others."""
+    folder, _, rest = name.partition("/")
+    return rest.partition("-")[0] if folder.startswith(FOLDER.format("")) else ""
+
+
+def _is_mark(name: str) -> bool:
+    return name.startswith(f"{ATTEMPTS}/")
 
 
 def _run_of(mark: str) -> str:

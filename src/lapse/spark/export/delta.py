@@ -6,12 +6,12 @@ import json
 import os
 
 from deltalake import CommitProperties, DeltaTable, Schema
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from lapse.base.errors import ConfigError
 from lapse.spark.export.files import SCHEMA, TableFile, rows_in
-from lapse.spark.export.store import Bucket, s3_options
+from lapse.spark.export.store import Bucket, Folder, s3_options
 from lapse.spark.export.table_log import Change, LogOptions, refuse_names, said_of_the_table
 
 _LOG = "_delta_log"
@@ -26,80 +26,110 @@ class DeltaLog:
     def __init__(self, options: LogOptions) -> None:
         refuse_names(options, "%")  # of which delta-rs decodes a part, and another one not
         self.store = options.store
+        self._read: tuple[DeltaTable | None] | None = None  # once it was asked
 
     @said_of_the_table
     def newest_version(self) -> int | None:
         """The newest one's number."""
-        there = DeltaTable.is_deltatable(self.store.uri, self._storage)
-        return int(self._table().version()) if there else None
+        table = self._table()
+        return None if table is None else int(table.version())
 
     @said_of_the_table
     def files(self) -> set[str]:
         """Those of others by their whole URI."""
-        return set(self._table().get_add_actions(flatten=True)["path"].to_pylist())
+        table = self._table()
+        return set() if table is None else _files_of(table)
 
     @said_of_the_table
-    def note(self) -> tuple[str, int] | None:
+    def note(self) -> str | None:
         """In what a commit says of itself, where others write nothing of that name."""
-        for one in self._table().history():
-            if (found := one.get(_NOTE)) is not None:
-                return found, int(one["version"])
+        table = self._table()
+        limit = 1  # a commit each, and all that the log has are many
+        while table is not None:
+            said = table.history(limit)
+            found = next((one[_NOTE] for one in said if one.get(_NOTE) is not None), None)
+            if found is not None or len(said) < limit:
+                return found
+            limit *= 2
         return None
+
+    def is_begun(self) -> bool:
+        """A table of Delta begins with its first version."""
+        return False
+
+    def forget(self) -> None:
+        self._read = None
 
     @said_of_the_table
     def commit(self, change: Change) -> None:
         """Somebody else's meanwhile is refused by the library."""
+        table, storage = self._table(), _storage_of(self.store)
         adds = [self._add(name, change.at_ms) for name in change.added]
-        schema = Schema.from_arrow(SCHEMA)
+        schema, by = Schema.from_arrow(SCHEMA), ["partition"]
         # The library would try again above somebody else's version, with rows that it also added.
         said = CommitProperties({_NOTE: change.note} if change.note else None, 0)
-        if self.newest_version() is None:
-            create_table_with_add_actions(
-                self.store.uri, schema, adds, partition_by=["partition"],
-                storage_options=self._storage, commit_properties=said,
-            )  # fmt: skip
-            return
-        removes = [
-            RemoveAction(name, True, change.at_ms, partition_values=_partition(name))
-            for name in change.removed
-        ]
+        before = None if table is None else table.version()
         try:
-            self._table().create_write_transaction(
-                [*removes, *adds], "append", schema, partition_by=["partition"],
-                commit_properties=said,
-            )  # fmt: skip
-        except CommitFailedError as e:
+            if table is None:
+                create_table_with_add_actions(
+                    self.store.uri, schema, adds, partition_by=by, storage_options=storage,
+                    commit_properties=said,
+                )  # fmt: skip
+            else:
+                removes = [
+                    RemoveAction(name, True, change.at_ms, partition_values=_partition(name))
+                    for name in change.removed
+                ]
+                table.create_write_transaction(
+                    [*removes, *adds], "append", schema, partition_by=by, commit_properties=said
+                )
+        except DeltaError as e:
+            self.forget()
+            if self.newest_version() == before:
+                raise
             raise ConfigError(
                 f"--to {self.store}: somebody else changed the table meanwhile; run this again"
             ) from e
+        self.forget()
 
     def settle(self) -> None:
         """Older versions are in the log for good; their files are not."""
-        self.store.sync([f"{_LOG}/{self._table().version():020}.json", _LOG])
+        newest = f"{_LOG}/{self.newest_version():020}.json"
+        if self.store.has(newest):  # or a checkpoint has taken its place
+            self.store.sync([newest])
+        self.store.sync([_LOG])
 
-    @property
-    def _storage(self) -> dict[str, str] | None:
-        """What the library does not find in the environment itself.
-
-        That a version is written once is the store's to say: by conditional puts, which S3 has.
-        """
-        if not isinstance(self.store, Bucket):
-            return None
-        found = {"aws_conditional_put": "etag"}
-        options = s3_options(os.environ)
-        if options.get("scheme") == "http":
-            found["aws_allow_http"] = "true"
-        if "region" in options:
-            found["aws_region"] = options["region"]
-        return found
-
-    @said_of_the_table
-    def _table(self) -> DeltaTable:
-        return DeltaTable(self.store.uri, storage_options=self._storage)
+    def _table(self) -> DeltaTable | None:
+        """None where there is none yet."""
+        if self._read is None:
+            uri, storage = self.store.uri, _storage_of(self.store)
+            is_there = DeltaTable.is_deltatable(uri, storage)
+            self._read = (DeltaTable(uri, storage_options=storage) if is_there else None,)
+        return self._read[0]
 
     def _add(self, name: str, at_ms: int) -> AddAction:
         stats = json.dumps({"numRecords": rows_in(TableFile(self.store, name))})
         return AddAction(name, self.store.size(name), _partition(name), at_ms, True, stats)
+
+
+def _storage_of(store: Folder | Bucket) -> dict[str, str] | None:
+    """Of an object store: what Arrow's filesystem is told, too.
+
+    That a version is written once is the store's to say: by conditional puts, which S3 has.
+    """
+    if not isinstance(store, Bucket):
+        return None
+    options, found = s3_options(os.environ), {"aws_conditional_put": "etag"}
+    if "endpoint_override" in options:
+        found["aws_endpoint_url"] = f"{options['scheme']}://{options['endpoint_override']}"
+        found["aws_allow_http"] = str(options["scheme"] == "http").lower()
+    if "region" in options:
+        found["aws_region"] = options["region"]
+    return found
+
+
+def _files_of(table: DeltaTable) -> set[str]:
+    return set(table.get_add_actions(flatten=True)["path"].to_pylist())
 
 
 def _partition(name: str) -> dict[str, str | None]:

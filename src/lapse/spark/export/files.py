@@ -71,7 +71,7 @@ def _opened(path: TableFile) -> pq.ParquetFile:
 
 def _unread(path: TableFile, error: OSError) -> LapseError:
     """A path's error has a number; bytes that make no sense have none. A store's has words."""
-    if isinstance(path.store, Bucket):
+    if isinstance(path.store, Bucket) and "AWS Error" in str(error):
         return StorageError(f"{path}: {next(iter(str(error).splitlines()), 'cannot be read')}")
     return _broken(path, error) if error.errno is None else unreadable(error, path)
 

@@ -28,7 +28,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 from sqlalchemy import URL
 
-from lapse.base.errors import ConfigError
+from lapse.base.errors import ConfigError, StorageError
 from lapse.lifecycle.erase.places import EXPORT_CATALOG
 from lapse.spark.export.files import SCHEMA, TableFile, rows_in
 from lapse.spark.export.store import Bucket, Folder
@@ -44,7 +44,7 @@ _PROPERTIES = {
     "write.metadata.previous-versions-max": "1",
 }
 _BY = "partition"
-_NOTE = "lapse.export"
+_NOTE, _RETRIES = "lapse.export", "commit.retry.num-retries"
 
 
 def catalog_uri(folder: Path) -> str:
@@ -60,6 +60,7 @@ class IcebergLog:
     def __init__(self, options: LogOptions) -> None:
         self.store, self._catalog_name = options.store, options.catalog
         self._name = (NAMESPACE, options.topic)
+        self._read: tuple[IcebergTable | None] | None = None  # once it was asked
         refuse_names(options, "?#")  # PyIceberg and Hadoop decode nothing in a path, and end there
         if isinstance(self.store, Bucket):
             if options.catalog is None:
@@ -87,6 +88,8 @@ class IcebergLog:
     def commit(self, change: Change) -> None:
         """Somebody else's meanwhile is refused by the catalog."""
         table = self._table() or self._created()
+        # In memory alone: the library would try again above somebody else's snapshot.
+        table.metadata.properties[_RETRIES] = "0"
         there = self._data_files(table)
         mapping = table.schema().name_mapping.model_dump_json()
         try:
@@ -98,8 +101,6 @@ class IcebergLog:
                 if change.note:
                     run.set_properties({_NOTE: change.note})
                 spec_id = run.table_metadata.default_spec_id
-                if not (change.added or change.removed or table.current_snapshot() is None):
-                    return
                 with run.update_snapshot().overwrite() as snapshot:
                     for name in change.removed:
                         snapshot.delete_data_file(there[name])
@@ -109,13 +110,22 @@ class IcebergLog:
             raise ConfigError(
                 f"--to {self.store}: somebody else changed the table meanwhile; run this again"
             ) from e
+        finally:
+            self.forget()
 
     @said_of_the_table
-    def note(self) -> tuple[str, int] | None:
+    def note(self) -> str | None:
         """A property, which changes with the snapshot that it is of."""
-        table, newest = self._table(), self.newest_version()
-        found = None if table is None else table.properties.get(_NOTE)
-        return None if found is None or newest is None else (found, newest)
+        table = self._table()
+        return None if table is None else table.properties.get(_NOTE)
+
+    def is_begun(self) -> bool:
+        """It was made, and its first snapshot was not."""
+        table = self._table()
+        return table is not None and table.current_snapshot() is None
+
+    def forget(self) -> None:
+        self._read = None
 
     def settle(self) -> None:
         """Snapshots before the newest go, and metadata that nothing names any more."""
@@ -124,6 +134,8 @@ class IcebergLog:
         newest = table.current_snapshot()
         assert newest is not None
         kept, sync = self._files_of(table, newest), self.store.sync
+        if not kept:  # what goes could not be told from what stays
+            raise StorageError(f"--to {self.store}: {newest.manifest_list} is not there")
         sync([*sorted(kept), self._name_of(table.metadata_location), _METADATA])
         older = [one for one in table.snapshots() if one != newest]
         if not older:
@@ -133,6 +145,9 @@ class IcebergLog:
         for name in sorted(gone - kept):
             self.store.delete(name)
         self._expire(table, older)
+        self.forget()
+        table = self._table()
+        assert table is not None
         sync([self._name_of(table.metadata_location), _METADATA])
 
     # --- the library's things --------------------------------------------------------------------
@@ -148,6 +163,11 @@ class IcebergLog:
     @said_of_the_table
     def _table(self) -> IcebergTable | None:
         """None where there is none yet. Raises ConfigError where the catalog has it elsewhere."""
+        if self._read is None:
+            self._read = (self._loaded(),)
+        return self._read[0]
+
+    def _loaded(self) -> IcebergTable | None:
         if self._catalog_name is None and not self.store.has(EXPORT_CATALOG):
             return None
         try:
@@ -172,8 +192,14 @@ class IcebergLog:
 
     @said_of_the_table
     def _expire(self, table: IcebergTable, snapshots: Sequence[Snapshot]) -> None:
-        wanted = [one.snapshot_id for one in snapshots]
-        table.maintenance.expire_snapshots().by_ids(wanted).commit()
+        """Of two that do it at the same time one does; then there is nothing left to do."""
+        wanted = {one.snapshot_id for one in snapshots}
+        try:
+            table.maintenance.expire_snapshots().by_ids([*wanted]).commit()
+        except (ValueError, CommitFailedException):
+            now = self._catalog.load_table(self._name)
+            if not wanted.isdisjoint(one.snapshot_id for one in now.snapshots()):
+                raise
 
     @said_of_the_table
     def _files_of(self, table: IcebergTable, snapshot: Snapshot) -> set[str]:

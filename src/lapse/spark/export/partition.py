@@ -5,7 +5,7 @@ them the rows that the table's files have, and writes two kinds of rows anew: th
 lose some, and the new records. A file all of whose rows stay is not touched, but where there are
 many small ones.
 
-Nothing here touches the table: what comes out is written elsewhere and put in place by `table`. A
+Nothing here changes the table: what comes out counts once the run ends (`table`, `bucket_table`). A
 task that runs twice writes other files; of one attempt the driver is told the names.
 """
 

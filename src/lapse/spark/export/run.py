@@ -1,10 +1,9 @@
 """One run of an export, from what is there to what it leaves.
 
 Only one at a time on a table: a folder is locked; in an object store, where nothing can be, one of
-several commits. A session that is not here cannot hold a lock
-as long as a run takes; its tasks lock the beginning and the end, and the end sees whether another
-run was there in between. Whatever ends it, the table is as it was or as
-it shall be (`table`).
+several commits. A session that is not here cannot hold a lock as long as a run takes; its tasks
+lock the beginning and the end, and the end sees whether another run was there in between. Whatever
+ends it, the table is as it was or as it shall be (`table`, `bucket_table`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import msgspec
 
 from lapse.base.clock import Clock
 from lapse.base.decoding import from_json
-from lapse.base.errors import ConfigError
+from lapse.base.errors import ConfigError, StorageError
 from lapse.spark.export import partition
 from lapse.spark.export.decide import (
     BEFORE_FIRST,
@@ -135,9 +134,9 @@ def would_do(table: AnyTable, look: Callable[[], LogNow], wish: ExportOptions) -
 
     With a log of versions a run that was cut short before its end counts as not done.
     """
-    state = table.left(_log_of(table, wish)) if table.is_there() else None
+    state = table.left(lambda: _log_of(table, wish)) if table.is_there() else None
     if state is not None or table.is_there():
-        _require_format(table, state, wish)
+        _require_format(table, state, wish, None)
     run = decide(state, look(), wish.kind, anew=wish.anew)
     return Done(
         records_new=sum(step.end - step.start for step in run.steps.values()),
@@ -154,7 +153,7 @@ def begin(table: AnyTable, look: Callable[[], LogNow], wish: ExportOptions) -> S
     versions = _log_of(table, wish)
     newest = None if versions is None else versions.newest_version()
     state = table.state(versions)
-    _require_format(table, state, wish)
+    _require_format(table, state, wish, versions)
     if versions is not None and newest is not None:
         if not wish.anew and table.is_changed(state, versions):
             raise ConfigError(
@@ -237,9 +236,11 @@ def end(
     )
 
 
-def _require_format(table: AnyTable, state: ExportState | None, wish: ExportOptions) -> None:
+def _require_format(
+    table: AnyTable, state: ExportState | None, wish: ExportOptions, versions: TableLog | None
+) -> None:
     if state is None:
-        if not table.is_empty():
+        if not table.is_empty(versions):
             raise ConfigError(f"--to {table.store}: allowed is a new or empty folder, or an export")
     elif state.format is not wish.format:
         what = _WORDS[state.format]
@@ -258,6 +259,19 @@ _WORDS = {
 
 def _log_of(table: AnyTable, wish: ExportOptions) -> TableLog | None:
     return log_of(LogOptions(wish.format, table.store, wish.topic, wish.catalog))
+
+
+def _commit(versions: TableLog, change: Change, newest: int | None, table: AnyTable) -> None:
+    """Whatever it fails by where the version has moved: somebody else was first."""
+    try:
+        versions.commit(change)
+    except StorageError as e:
+        versions.forget()
+        if versions.newest_version() == newest:
+            raise
+        raise ConfigError(
+            f"--to {table.store}: somebody else changed the table meanwhile; run this again"
+        ) from e
 
 
 def _is_slow(state: ExportState, log: LogNow, clock: Clock) -> bool:
@@ -301,7 +315,7 @@ def _put_in_place(
         if is_new or change.note:
             table.show(change.added)
             table.announce(left)
-            versions.commit(change)
+            _commit(versions, change, newest, table)
             assert is_there(left.log_version, versions.newest_version())
         versions.settle()
     table.commit(left)

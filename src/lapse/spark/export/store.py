@@ -2,7 +2,7 @@
 
 Names are from the table on. In a folder files are written elsewhere first and moved (`table`). An
 object store knows no move: there a file has its last name from the beginning, and whether it counts
-the table's log alone says (`object_table`).
+the table's log alone says (`bucket_table`).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Folder:
         self.fs.unlink(self.path / name)
 
     def sync(self, names: Iterable[str]) -> None:
-        self.fs.sync_all([self.path / name for name in names if self.has(name)])
+        self.fs.sync_all([self.path / name for name in names])
 
     def create(self, name: str) -> Out:
         """A new file; the folder is made for it."""
@@ -107,7 +107,8 @@ class Bucket:
         """Raises ConfigError where it names no bucket, or no prefix."""
         parts = urlsplit(uri)
         prefix = parts.path.strip("/")
-        if parts.scheme != S3 or not parts.netloc or not prefix or parts.query or parts.fragment:
+        is_odd = parts.query or parts.fragment or "//" in prefix
+        if parts.scheme != S3 or not parts.netloc or not prefix or is_odd:
             raise ConfigError(f"--to {uri}: allowed is a directory, or s3://BUCKET/PREFIX")
         self._root = f"{parts.netloc}/{prefix}"
         self.uri = f"{S3}://{self._root}"
@@ -151,26 +152,22 @@ class Bucket:
         out.write(data)
         out.close()
 
-    def names(self, folder: str = "") -> dict[str, int]:
-        """All there is, or all below a folder: when it was written, in ms, by name."""
+    def names(self, folder: str = "") -> set[str]:
+        """All there is, or all below a folder."""
         where = f"{self._root}/{folder}".rstrip("/")
         with self._said(folder):
             found = self._files.get_file_info(
                 arrow_fs.FileSelector(where, recursive=True, allow_not_found=True)
             )
         begin = len(self._root) + 1
-        return {
-            info.path[begin:]: info.mtime_ns // 1_000_000
-            for info in found
-            if info.type == arrow_fs.FileType.File
-        }
+        return {info.path[begin:] for info in found if info.type == arrow_fs.FileType.File}
 
     @contextmanager
     def _said(self, name: str) -> Iterator[None]:
         """Raise StorageError for what Arrow says: full, read-only, not let in, not there."""
         try:
             yield
-        except OSError as e:
+        except (OSError, pa.ArrowException) as e:
             said = next(iter(str(e).strip().splitlines()), type(e).__name__)
             raise StorageError(f"{self.uri}/{name}: {said}") from e
 
@@ -194,13 +191,18 @@ class _Object:
 
 
 def s3_options(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Of Arrow's filesystem; who we are it finds out itself."""
-    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    """Of Arrow's filesystem; who we are it finds out itself. Raises ConfigError."""
+    name = "AWS_ENDPOINT_URL_S3" if environment.get("AWS_ENDPOINT_URL_S3") else "AWS_ENDPOINT_URL"
+    endpoint = environment.get(name)
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     found: dict[str, Any] = {}
     if endpoint:
         parts = urlsplit(endpoint)
-        found |= {"endpoint_override": parts.netloc, "scheme": parts.scheme or "https"}
+        if parts.scheme not in {"http", "https"} or not parts.netloc:
+            raise ConfigError(
+                f"{name}={endpoint}: allowed is http://HOST:PORT or https://HOST:PORT"
+            )
+        found |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}
         region = region or "us-east-1"  # of another store, which has none
     return found | ({"region": region} if region else {})
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,7 +65,7 @@ class Table:
                 raise ConfigError(f"--to {self.folder}: another export is writing to it") from e
             yield
 
-    def is_empty(self) -> bool:
+    def is_empty(self, _: TableLog | None = None) -> bool:
         """Nothing is in the folder that anybody could miss."""
         return all(path.name == LOCK for path in self.folder.iterdir())
 
@@ -92,7 +92,7 @@ class Table:
         """The state is in the folder; the table's log need not have it."""
         return ""
 
-    def left(self, _: TableLog | None = None) -> ExportState | None:
+    def left(self, _: Callable[[], TableLog | None]) -> ExportState | None:
         """What the last run left, as it stands; None where there was none. Raises CorruptData."""
         return self._read(STATE)
 

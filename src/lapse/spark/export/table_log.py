@@ -55,6 +55,9 @@ class TableLog(Protocol):
     Each is what a library of its format calls a commit: it counts as a whole or not at all. Raises
     ConfigError where somebody else makes one meanwhile, and StorageError for what the library says.
 
+    A log is read when it is first asked, and once: all that it says is of one version, and a commit
+    is the version after that one, or none. After a commit, and by `forget`, it is read again.
+
     Attributes:
         first_version: the number of the first version that has files.
     """
@@ -70,11 +73,17 @@ class TableLog(Protocol):
     def commit(self, change: Change) -> None:
         """The next version, or the first one."""
 
-    def note(self) -> tuple[str, int] | None:
-        """The last note that a commit left, and its version; None where none did."""
+    def note(self) -> str | None:
+        """The last note that a commit left; None where none did."""
+
+    def is_begun(self) -> bool:
+        """Whether somebody began a table there that has no version yet."""
+
+    def forget(self) -> None:
+        """Read the log again."""
 
     def settle(self) -> None:
-        """Have the newest version, which is there, be durable, and forget older ones."""
+        """Have the newest version, which is there, be durable, and remove older ones."""
 
 
 def refuse_names(options: LogOptions, letters: str) -> None:

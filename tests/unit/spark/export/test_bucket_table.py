@@ -13,16 +13,16 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 
 from lapse.base.errors import ConfigError, StorageError
-from lapse.spark.export.bucket_table import MARK_MS_MAX, BucketTable, name_of
-from lapse.spark.export.decide import Format, Kind, LogNow
+from lapse.spark.export.bucket_table import BucketTable, name_of
+from lapse.spark.export.decide import ExportState, Format, Kind, LogNow
 from lapse.spark.export.delta import DeltaLog
 from lapse.spark.export.files import SCHEMA, STORED, NewFiles
-from lapse.spark.export.iceberg import NAMESPACE
+from lapse.spark.export.iceberg import NAMESPACE, IcebergLog
 from lapse.spark.export.partition import Written
 from lapse.spark.export.run import Done, ExportOptions, Started, begin, end, would_do
 from lapse.spark.export.store import Bucket, s3_options
 from lapse.spark.export.table import ATTEMPTS
-from lapse.spark.export.table_log import Change, LogOptions
+from lapse.spark.export.table_log import Change, LogOptions, log_of
 from lapse.spark.export.tables import created, table_at
 from lapse.testing.clock import ManualClock
 from tests.support.spark.object_store import BUCKET, ObjectStore, let_in, object_store
@@ -186,24 +186,58 @@ def test_what_a_killed_run_left_goes_with_the_next(store: ObjectStore) -> None:
     assert (len(data_files(place)), marks(place)) == (1, set())
 
 
-def test_a_mark_is_good_for_a_day(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of Iceberg a run that changes no file leaves the version: then only time tells."""
-    place, how = store.place(), Format.ICEBERG
+@pytest.mark.parametrize("how", VERSIONED)
+def test_a_run_that_finds_nothing_new_makes_a_version_too(store: ObjectStore, how: Format) -> None:
+    """So what a killed one left goes, and of two that find nothing one is refused."""
+    place = store.place()
     run(place, how, 5, b"one")
     Run(place, how).begin(5).write(b"killed")
-    old, listed = marks(place), Bucket.names
-    for earlier_ms, files in ((MARK_MS_MAX, 2), (MARK_MS_MAX + 1, 1)):
+    slow, quick = Run(place, how).begin(5), Run(place, how).begin(5)
+    quick.end(())
+    assert (len(data_files(place)), marks(place)) == (1, set())
+    with pytest.raises(ConfigError, match="another export has written to it meanwhile"):
+        slow.end(())
+    assert keys(store, place, how) == [b"one"]
 
-        def shifted(bucket: Bucket, folder: str = "", ms: int = earlier_ms) -> dict[str, int]:
-            found = listed(bucket, folder)
-            newest = max(found.values(), default=0)
-            return {name: newest - ms if name in old else newest for name in found}
 
-        one = Run(place, how).begin(5)
-        monkeypatch.setattr(Bucket, "names", shifted)
-        one.end(())
-        monkeypatch.setattr(Bucket, "names", listed)
-        assert len(data_files(place)) == files
+@pytest.mark.parametrize("how", VERSIONED)
+def test_a_first_run_that_was_killed_is_followed_by_another(
+    store: ObjectStore, how: Format
+) -> None:
+    place = store.place()
+    killed = Run(place, how).begin(5)
+    killed.write(b"killed")
+    if how is Format.ICEBERG:  # as after a kill between the two
+        log = log_of(LogOptions(how, Bucket(place), topic_of(place), "lake"))
+        assert isinstance(log, IcebergLog)
+        log._created()
+    assert run(place, how, 5, b"one").files == 1
+    assert keys(store, place, how) == [b"one"]
+    assert (len(data_files(place)), marks(place)) == (1, set())
+
+
+@pytest.mark.parametrize("how", VERSIONED)
+def test_a_commit_is_of_the_version_that_was_looked_at(
+    store: ObjectStore, how: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run may end between the look and the commit, and delete what this one wrote."""
+    place = store.place()
+    run(place, how, 5, b"one")
+    slow, quick = Run(place, how).begin(9), Run(place, how).begin(9)
+    slow_names, quick_names = slow.write(b"slow"), quick.write(b"quick")
+    noted = BucketTable.note_of
+
+    def noted_late(table: BucketTable, state: ExportState) -> str:
+        monkeypatch.setattr(BucketTable, "note_of", noted)
+        quick.end(quick_names)
+        return noted(table, state)
+
+    monkeypatch.setattr(BucketTable, "note_of", noted_late)
+    with pytest.raises(ConfigError, match="somebody else changed the table meanwhile"):
+        slow.end(slow_names)
+    assert keys(store, place, how) == [b"quick"]
+    run(place, how, 12, b"three")
+    assert (keys(store, place, how), len(data_files(place))) == ([b"three"], 1)
 
 
 @pytest.mark.parametrize("is_before", [True, False])
@@ -216,7 +250,7 @@ def test_a_file_that_comes_to_count_meanwhile_is_kept(
     other = Run(place, how).begin(9)
     names, listed = other.write(b"two"), Bucket.names
 
-    def listed_beside(bucket: Bucket, folder: str = "") -> dict[str, int]:
+    def listed_beside(bucket: Bucket, folder: str = "") -> set[str]:
         monkeypatch.setattr(Bucket, "names", listed)
         if is_before:
             other.end(names)
@@ -248,14 +282,13 @@ def test_what_somebody_else_has_changed_is_refused_or_made_anew(
     assert len(data_files(place)) == 1
 
 
-def test_two_commits_of_one_version_are_one(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_commits_of_one_version_are_one(store: ObjectStore) -> None:
     """Also where both add rows and remove none, which the library would let pass."""
     bucket = Bucket(store.place())
     log = DeltaLog(LogOptions(Format.DELTA, bucket, "t"))
     log.commit(Change((), (), NOW))
-    stale = log._table()
+    stale = DeltaLog(LogOptions(Format.DELTA, bucket, "t"))
+    assert stale.newest_version() == 0
 
     def adding(run_id: str) -> Change:
         out = NewFiles(created(bucket, run_id, 0))
@@ -263,11 +296,15 @@ def test_two_commits_of_one_version_are_one(
         return Change(tuple(name_of(run_id, 0, name) for name in out.close()), (), NOW)
 
     log.commit(adding("one"))
-    with monkeypatch.context() as patched:
-        patched.setattr(DeltaLog, "_table", lambda _: stale)
-        with pytest.raises(ConfigError, match="somebody else changed the table meanwhile"):
-            log.commit(adding("two"))
+    with pytest.raises(ConfigError, match="somebody else changed the table meanwhile"):
+        stale.commit(adding("two"))
     assert len(log.files()) == 1
+    options = LogOptions(Format.DELTA, Bucket(store.place()), "t")
+    first, late = DeltaLog(options), DeltaLog(options)
+    assert late.newest_version() is None
+    first.commit(Change((), (), NOW))
+    with pytest.raises(ConfigError, match="somebody else changed the table meanwhile"):
+        late.commit(Change((), (), NOW))
 
 
 def test_a_version_that_changes_no_file_is_no_trouble(store: ObjectStore) -> None:
@@ -303,7 +340,16 @@ def test_iceberg_needs_a_catalog_of_its_own(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["s3://", "s3://lake", "s3://lake/", "gs://lake/t", "s3://lake/t?x=1", "file:///t"]
+    "place",
+    [
+        "s3://",
+        "s3://lake",
+        "s3://lake/",
+        "gs://lake/t",
+        "s3://lake/t?x=1",
+        "file:///t",
+        "s3://lake/a//b",
+    ],
 )
 def test_what_is_no_place_is_refused(place: str) -> None:
     with pytest.raises(ConfigError, match=r"allowed is a directory, or s3://BUCKET/PREFIX"):
@@ -319,10 +365,10 @@ def test_objects_are_there_as_a_whole(store: ObjectStore) -> None:
     out.fsync()
     assert not bucket.has("a/b")
     out.close()
-    assert (bucket.has("a/b"), bucket.size("a/b"), [*bucket.names("a")]) == (True, 3, ["a/b"])
+    assert (bucket.has("a/b"), bucket.size("a/b"), bucket.names("a")) == (True, 3, {"a/b"})
     bucket.delete("a/b")
     bucket.delete("a/b")
-    assert bucket.names() == {}
+    assert bucket.names() == set()
     with pytest.raises(StorageError, match=rf"{bucket.uri}/x: "):
         bucket.source("x")
     assert bucket.uri == f"s3://{BUCKET}/{bucket.uri.partition(BUCKET)[2].strip('/')}"
@@ -335,4 +381,6 @@ def test_where_the_store_is_the_environment_says() -> None:
     assert s3_options({"AWS_ENDPOINT_URL": "http://h:9000"}) == own
     both = {"AWS_ENDPOINT_URL": "http://x:1", "AWS_ENDPOINT_URL_S3": "https://h:9000",
             "AWS_REGION": "r"}  # fmt: skip
+    with pytest.raises(ConfigError, match="AWS_ENDPOINT_URL=minio:9000: allowed is http://"):
+        s3_options({"AWS_ENDPOINT_URL": "minio:9000"})
     assert s3_options(both) == {"endpoint_override": "h:9000", "scheme": "https", "region": "r"}

@@ -69,8 +69,10 @@ def test_each_commit_is_a_version_of_whole_files(tmp_path: Path, how: Format) ->
     assert shown(tmp_path, how) == {(0, b"k2"), (11, b"k3")}
     log.commit(change(removed=(two, three)))
     log.settle()
+    again.forget()
     assert (again.files(), shown(tmp_path, how)) == (set(), set())
     log.commit(change(added=(two,)))
+    again.forget()
     assert (again.files(), log.newest_version()) == ({two}, log.first_version + 3)
 
 
