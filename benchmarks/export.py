@@ -93,7 +93,7 @@ def measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
 def ours(spark: SparkSession, folder: Path, name: str) -> None:
     asked = in_files(TOPIC, str(folder / "data"), {"cleanup.policy": "compact"})
     clock = SystemClock()
-    where = Source(Jobs(spark), asked.options, TOPIC, folder / name)
+    where = Source(Jobs(spark), asked.options, TOPIC, str(folder / name))
     wish = ExportOptions(TOPIC, Kind.LATEST)
     export(Table(folder / name, RealFs()), where, lambda: asked.look(clock), wish, clock)
 

@@ -334,10 +334,10 @@ def test_deleted_records_are_gone_from_every_replica(
         before = brokers.leader("t")
         brokers.processes[before].kill()
         brokers.until(lambda: brokers.leader("t") not in {-1, before}, "another leader")
-        admin = brokers.admin()
         found = []
 
         def ask() -> None:
+            admin = brokers.admin()  # one keeps the leader that it was told first, who may be dead
             [start] = admin.list_offsets({TopicPartition("t", 0): OffsetSpec.earliest()}).values()
             found.append(start.result(30).offset)
 
@@ -417,18 +417,31 @@ def test_who_asks_the_wrong_broker_is_told_who_leads(
     """KIP-951: with the error, from the versions on that have room for it."""
     with running(tmp_path, shared) as brokers:
         brokers.create_at("t", 1, 2)
+        for wrong in (2, 3):  # a broker tells in Metadata what it has yet to carry out
+            brokers.until(lambda n=wrong: asyncio.run(leader_told_by(brokers, n)) == 1, "it knows")
         asyncio.run(ask_the_wrong_ones(brokers))
+
+
+def one_record() -> ProduceRequest:
+    batch = build_batch([NewRecord(b"k", b"v")], BatchSpec())
+    wanted = PartitionProduceData(index=0, records=batch)
+    topic = TopicProduceData(name="t", partition_data=(wanted,))
+    return ProduceRequest(acks=1, timeout_ms=5000, topic_data=(topic,))
+
+
+async def leader_told_by(brokers: Brokers, wrong: int) -> int:
+    """By a broker that does not lead; -1 while it does not know who does."""
+    host, _, port = brokers.processes[wrong].bootstrap.rpartition(":")
+    async with await BrokerConnection.open(host, int(port)) as connection:
+        made = await connection.request(one_record(), ProduceResponse, version=10)
+        return made.responses[0].partition_responses[0].current_leader.leader_id
 
 
 async def ask_the_wrong_ones(brokers: Brokers) -> None:
     """One that follows, and one that has no replica."""
     host, _, port = brokers.processes[1].bootstrap.rpartition(":")
     not_here = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    batch = build_batch([NewRecord(b"k", b"v")], BatchSpec())
-    wanted = PartitionProduceData(index=0, records=batch)
-    produce = ProduceRequest(
-        acks=1, timeout_ms=5000, topic_data=(TopicProduceData(name="t", partition_data=(wanted,)),)
-    )
+    produce = one_record()
     one = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
     topic = FetchTopic(topic_id=brokers.topic_id("t"), partitions=(one,))
     fetch = FetchRequest(max_wait_ms=0, min_bytes=0, topics=(topic,))

@@ -225,7 +225,7 @@ def main(bootstrap: str, folder: Path) -> None:
             asyncio.run(claim(spec, RealFs()))
             copy_what_is_there(spark, spec)
             topic = at_brokers(HERE, bootstrap, {}, {})
-            where = Source(Jobs(spark), topic.options, HERE, folder / "table")
+            where = Source(Jobs(spark), topic.options, HERE, str(folder / "table"))
             table = Table(folder / "table", RealFs())
             export(table, where, lambda topic=topic: topic.look(clock), wish, clock)
         except Exception as e:  # noqa: BLE001  (whatever was killed)
