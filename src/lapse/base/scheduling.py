@@ -20,6 +20,8 @@ from lapse.base.clock import Clock, thread_cpu_seconds
 SLICE_NS_MIN = 100_000  # the least that Linux takes
 BREAK_AFTER_SECONDS = 0.0005
 BREAK_SECONDS_MAX = 0.05
+# How threads are named that work for one of several brokers, whose name comes behind it.
+SERVING = "lapse-service "
 BREAK_SHARE = 8  # beside an event loop that is busy half of the time, work takes a fifth of it
 
 # sched_setattr(2) and sched_getattr(2), by machine; C libraries do not have them for long.

@@ -1,7 +1,4 @@
-"""Threads of our own: one with an event loop, for callers that have none and wait for what it does.
-
-And how a thread is named that works for one of several brokers, so that the log can say which.
-"""
+"""An event loop in a thread of its own, for callers that have none and wait for what it does."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ from threading import Thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-
-SERVING = "lapse-service "  # and behind that the broker, where there are several
 
 
 class LoopThread:

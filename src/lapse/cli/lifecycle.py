@@ -29,11 +29,8 @@ from lapse.base.properties import server_properties
 from lapse.base.scheduling import yield_to_others
 from lapse.cli import options
 from lapse.cli.log_format import set_up_logs
-from lapse.cli.remote import client_properties, config_file
-from lapse.cli.served_brokers import NearBrokers, RemoteBrokers, Served
+from lapse.cli.served_brokers import NearBrokers, Served
 from lapse.cli.task_memory import memory_of
-from lapse.client.login import login
-from lapse.lifecycle.owner.kafka_channel import Brokers
 from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.round.engine import Asleep, Engine, EngineWanted
 from lapse.lifecycle.round.inline import InlineEngine
@@ -108,6 +105,12 @@ def _served(args: argparse.Namespace, configs: Sequence[BrokerConfig]) -> Served
         return NearBrokers(configs)
     if len(configs) > 1:
         raise ConfigError("--bootstrap-server: allowed is one CONFIG with it, the service's own")
+    # Most services are beside their brokers, and need no client of Kafka in memory.
+    from lapse.cli.remote import client_properties, config_file  # noqa: PLC0415
+    from lapse.cli.remote_brokers import RemoteBrokers  # noqa: PLC0415
+    from lapse.client.login import login  # noqa: PLC0415
+    from lapse.lifecycle.owner.kafka_channel import Brokers  # noqa: PLC0415
+
     properties = client_properties(config_file(args.command_config))
     brokers = Brokers(args.bootstrap_server, login(properties))
     return RemoteBrokers(brokers, configs[0], SystemClock())

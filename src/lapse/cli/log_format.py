@@ -22,7 +22,7 @@ import msgspec
 
 from lapse.base.errors import KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.base.threads import SERVING
+from lapse.base.scheduling import SERVING
 
 TEXT, JSON = "text", "json"
 SETTING = "lapse.log.format"

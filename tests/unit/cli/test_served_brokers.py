@@ -12,7 +12,8 @@ from lapse.base.config import broker_config
 from lapse.base.errors import ConfigError
 from lapse.cli import lifecycle
 from lapse.cli.main import main
-from lapse.cli.served_brokers import NearBrokers, RemoteBrokers
+from lapse.cli.remote_brokers import RemoteBrokers
+from lapse.cli.served_brokers import NearBrokers
 from lapse.client.login import PLAINTEXT
 from lapse.lifecycle.owner.kafka_channel import Brokers
 from lapse.lifecycle.owner.remote import RemoteOwner

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from lapse.base.backoff import backoff_ms
 from lapse.base.clock import Clock, sleep_in_slices
-from lapse.base.threads import SERVING
+from lapse.base.scheduling import SERVING
 from lapse.lifecycle.owner.protocol import OwnerGone, OwnerNotSeen
 from lapse.lifecycle.service.loop import FIRST_OWNER_BACKOFF_MS, OWNER_BACKOFF_MS_MAX
 from lapse.lifecycle.service.quiet import Quiet
@@ -63,10 +63,14 @@ class Together:
 
     def run(self, members: Members) -> bool:
         """True where nothing was due for long enough; raises what the first that failed raised."""
-        for name, member in members:
+        first = list(members)
+        for _, member in first:  # none is quiet before all have looked once
+            self._quiet.begin(member)
+        for name, member in first:
             self._begin(name, member)
         while self._goes_on():
             for name, member in () if self._more is None else self._more():
+                self._quiet.begin(member)
                 self._begin(name, member)
             self._wait()
         for member in self._running.values():
@@ -131,6 +135,8 @@ class Greeting:
                 sleep_in_slices(self._clock, pause_ms / 1000, self._ends)
                 continue
             service = self._service = self._make()
+            quiet.begin(service)
+            quiet.end(self, was_quiet=False)
             self._pass_on(service)
             return service.run(quiet)
         return False

@@ -6,10 +6,8 @@ import json
 import os
 
 from deltalake import CommitProperties, DeltaTable, Schema
-from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
-from lapse.base.errors import ConfigError
 from lapse.spark.export.files import SCHEMA, TableFile, rows_in
 from lapse.spark.export.store import Bucket, Folder, s3_options
 from lapse.spark.export.table_log import Change, LogOptions, refuse_names, said_of_the_table
@@ -62,34 +60,25 @@ class DeltaLog:
 
     @said_of_the_table
     def commit(self, change: Change) -> None:
-        """Somebody else's meanwhile is refused by the library."""
+        """Somebody else's meanwhile is refused by the library (`table_log.commit`)."""
         table, storage = self._table(), _storage_of(self.store)
         adds = [self._add(name, change.at_ms) for name in change.added]
         schema, by = Schema.from_arrow(SCHEMA), ["partition"]
         # The library would try again above somebody else's version, with rows that it also added.
         said = CommitProperties({_NOTE: change.note} if change.note else None, 0)
-        before = None if table is None else table.version()
-        try:
-            if table is None:
-                create_table_with_add_actions(
-                    self.store.uri, schema, adds, partition_by=by, storage_options=storage,
-                    commit_properties=said,
-                )  # fmt: skip
-            else:
-                removes = [
-                    RemoveAction(name, True, change.at_ms, partition_values=_partition(name))
-                    for name in change.removed
-                ]
-                table.create_write_transaction(
-                    [*removes, *adds], "append", schema, partition_by=by, commit_properties=said
-                )
-        except DeltaError as e:
-            self.forget()
-            if self.newest_version() == before:
-                raise
-            raise ConfigError(
-                f"--to {self.store}: somebody else changed the table meanwhile; run this again"
-            ) from e
+        if table is None:
+            create_table_with_add_actions(
+                self.store.uri, schema, adds, partition_by=by, storage_options=storage,
+                commit_properties=said,
+            )  # fmt: skip
+        else:
+            removes = [
+                RemoveAction(name, True, change.at_ms, partition_values=_partition(name))
+                for name in change.removed
+            ]
+            table.create_write_transaction(
+                [*removes, *adds], "append", schema, partition_by=by, commit_properties=said
+            )
         self.forget()
 
     def settle(self) -> None:

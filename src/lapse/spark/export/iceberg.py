@@ -32,7 +32,13 @@ from lapse.base.errors import ConfigError, StorageError
 from lapse.lifecycle.erase.places import EXPORT_CATALOG
 from lapse.spark.export.files import SCHEMA, TableFile, rows_in
 from lapse.spark.export.store import Bucket, Folder
-from lapse.spark.export.table_log import Change, LogOptions, refuse_names, said_of_the_table
+from lapse.spark.export.table_log import (
+    Change,
+    LogOptions,
+    changed_meanwhile,
+    refuse_names,
+    said_of_the_table,
+)
 
 NAMESPACE = "lapse"
 _METADATA = "metadata"
@@ -107,9 +113,7 @@ class IcebergLog:
                     for name in change.added:
                         snapshot.append_data_file(self._data_file(name, spec_id))
         except (CommitFailedException, ValidationException) as e:
-            raise ConfigError(
-                f"--to {self.store}: somebody else changed the table meanwhile; run this again"
-            ) from e
+            raise changed_meanwhile(self.store) from e
         finally:
             self.forget()
 

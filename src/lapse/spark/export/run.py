@@ -16,7 +16,7 @@ import msgspec
 
 from lapse.base.clock import Clock
 from lapse.base.decoding import from_json
-from lapse.base.errors import ConfigError, StorageError
+from lapse.base.errors import ConfigError
 from lapse.spark.export import partition
 from lapse.spark.export.decide import (
     BEFORE_FIRST,
@@ -32,7 +32,14 @@ from lapse.spark.export.decide import (
 )
 from lapse.spark.export.partition import Asked, Written
 from lapse.spark.export.table import is_there, names_of
-from lapse.spark.export.table_log import Change, LogOptions, TableLog, log_of
+from lapse.spark.export.table_log import (
+    Change,
+    LogOptions,
+    TableLog,
+    changed_meanwhile,
+    commit,
+    log_of,
+)
 from lapse.spark.export.tables import AnyTable
 from lapse.spark.session.jobs import Jobs
 
@@ -261,19 +268,6 @@ def _log_of(table: AnyTable, wish: ExportOptions) -> TableLog | None:
     return log_of(LogOptions(wish.format, table.store, wish.topic, wish.catalog))
 
 
-def _commit(versions: TableLog, change: Change, newest: int | None, table: AnyTable) -> None:
-    """Whatever it fails by where the version has moved: somebody else was first."""
-    try:
-        versions.commit(change)
-    except StorageError as e:
-        versions.forget()
-        if versions.newest_version() == newest:
-            raise
-        raise ConfigError(
-            f"--to {table.store}: somebody else changed the table meanwhile; run this again"
-        ) from e
-
-
 def _is_slow(state: ExportState, log: LogNow, clock: Clock) -> bool:
     known = log.delete_retention_ms
     return known is None or is_late(state.asked_ms, clock.now_ms(), known)
@@ -300,9 +294,7 @@ def _put_in_place(
     versions = _log_of(table, wish)
     if versions is not None:
         if versions.newest_version() != newest:
-            raise ConfigError(
-                f"--to {table.store}: somebody else changed the table meanwhile; run this again"
-            )
+            raise changed_meanwhile(table.store)
         after = names_of(left.partitions)
         before = set() if newest is None else versions.files()
         added, removed = (tuple(sorted(these)) for these in (after - before, before - after))
@@ -315,7 +307,7 @@ def _put_in_place(
         if is_new or change.note:
             table.show(change.added)
             table.announce(left)
-            _commit(versions, change, newest, table)
+            commit(versions, change)
             assert is_there(left.log_version, versions.newest_version())
         versions.settle()
     table.commit(left)

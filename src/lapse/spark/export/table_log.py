@@ -53,14 +53,17 @@ class TableLog(Protocol):
     """A table's versions, by numbers that only grow.
 
     Each is what a library of its format calls a commit: it counts as a whole or not at all. Raises
-    ConfigError where somebody else makes one meanwhile, and StorageError for what the library says.
+    StorageError for what the library says.
 
     A log is read when it is first asked, and once: all that it says is of one version, and a commit
     is the version after that one, or none. After a commit, and by `forget`, it is read again.
 
     Attributes:
         first_version: the number of the first version that has files.
+        store: where the table is.
     """
+
+    store: Folder | Bucket
 
     first_version: int
 
@@ -71,7 +74,7 @@ class TableLog(Protocol):
         """Of the newest version, from the table's folder on; elsewhere, as the log has them."""
 
     def commit(self, change: Change) -> None:
-        """The next version, or the first one."""
+        """The next version, or the first one; by `commit` below, which says who was first."""
 
     def note(self) -> str | None:
         """The last note that a commit left; None where none did."""
@@ -84,6 +87,27 @@ class TableLog(Protocol):
 
     def settle(self) -> None:
         """Have the newest version, which is there, be durable, and remove older ones."""
+
+
+def commit(log: TableLog, change: Change) -> None:
+    """The version after the one that the log has told of.
+
+    Raises ConfigError where somebody else made one meanwhile, whatever it failed by: what was to be
+    in it may have been deleted.
+    """
+    before = log.newest_version()
+    try:
+        log.commit(change)
+    except StorageError as e:
+        log.forget()
+        if log.newest_version() == before:
+            raise
+        raise changed_meanwhile(log.store) from e
+
+
+def changed_meanwhile(store: Folder | Bucket) -> ConfigError:
+    """What is said of it."""
+    return ConfigError(f"--to {store}: somebody else changed the table meanwhile; run this again")
 
 
 def refuse_names(options: LogOptions, letters: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
-from lapse.base.threads import SERVING
+from lapse.base.scheduling import SERVING
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.owner.protocol import OwnerGone
 from lapse.lifecycle.round.engine import Asleep, EngineLost, EngineWanted
@@ -21,7 +21,7 @@ from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.service.loop import Service, ServiceOptions
 from lapse.lifecycle.service.quiet import Quiet
 from lapse.lifecycle.service.together import Greeting, Member, Members, Together
-from lapse.lifecycle.status.reports import STOPPED, read_progress
+from lapse.lifecycle.status.reports import PROGRESS, STOPPED, read_progress
 from tests.support.lifecycle.rounds import (
     MEMORY,
     compacted,
@@ -235,6 +235,29 @@ def test_rounds_in_this_process_take_turns(tmp_path: Path) -> None:
             members.append(Service(owner, engine, env_of(CLOCK), data, options))
         assert Together(Quiet(CLOCK, 100), lambda: False).run(named(members))
     assert not engine.met
+
+
+def test_nobody_ends_before_all_have_looked_once(tmp_path: Path) -> None:
+    """With an idle time of 0 one that has nothing to do would end the others before they began."""
+    env, engine = env_of(CLOCK), InlineEngine(RealFs(), CLOCK)
+    with ExitStack() as stack:
+        services = {}
+        for name, ratio in (("quiet", 1), ("due", 0.01)):
+            data = tmp_path / name
+            settings = compacted(min_cleanable_dirty_ratio=ratio)
+            configs = make_logs(data, {"t": overwritten()}, settings, CLOCK)
+            owner = stack.enter_context(DirectoryOwner(data, configs, RealFs(), CLOCK))
+            services[name] = Service(owner, engine, env, data, ServiceOptions(MEMORY, 20))
+        has_looked = tmp_path / "quiet" / PROGRESS
+
+        def greet() -> None:
+            until = CLOCK.monotonic() + WAIT_SECONDS
+            while not has_looked.exists() and CLOCK.monotonic() < until:
+                CLOCK.sleep(0.01)
+
+        late = Greeting(greet, lambda: services["due"], CLOCK)
+        assert Together(Quiet(CLOCK, 0), lambda: False).run(named([services["quiet"], late]))
+        assert len(records_in(tmp_path / "due" / "t-0")) == 10
 
 
 def test_work_of_one_wakes_all(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from lapse.spark.export.partition import Written
 from lapse.spark.export.run import Done, ExportOptions, Started, begin, end, would_do
 from lapse.spark.export.store import Bucket, s3_options
 from lapse.spark.export.table import ATTEMPTS
-from lapse.spark.export.table_log import Change, LogOptions, log_of
+from lapse.spark.export.table_log import Change, LogOptions, commit, log_of
 from lapse.spark.export.tables import created, table_at
 from lapse.testing.clock import ManualClock
 from tests.support.spark.object_store import BUCKET, ObjectStore, let_in, object_store
@@ -297,14 +297,14 @@ def test_two_commits_of_one_version_are_one(store: ObjectStore) -> None:
 
     log.commit(adding("one"))
     with pytest.raises(ConfigError, match="somebody else changed the table meanwhile"):
-        stale.commit(adding("two"))
+        commit(stale, adding("two"))
     assert len(log.files()) == 1
     options = LogOptions(Format.DELTA, Bucket(store.place()), "t")
     first, late = DeltaLog(options), DeltaLog(options)
     assert late.newest_version() is None
     first.commit(Change((), (), NOW))
     with pytest.raises(ConfigError, match="somebody else changed the table meanwhile"):
-        late.commit(Change((), (), NOW))
+        commit(late, Change((), (), NOW))
 
 
 def test_a_version_that_changes_no_file_is_no_trouble(store: ObjectStore) -> None:
