@@ -17,6 +17,8 @@ from tests.support.broker.remote_service import (
     service,
 )
 
+SPARK_SECONDS = 180  # a cluster's Spark, beside other tests
+
 
 def test_rounds_of_three_brokers_are_jobs_of_one_spark(tmp_path: Path) -> None:
     with (
@@ -32,6 +34,7 @@ def test_rounds_of_three_brokers_are_jobs_of_one_spark(tmp_path: Path) -> None:
         with service(
             tmp_path, "spark", brokers.bootstrap, *spark, environment=cluster.environment
         ) as one:
+            brokers.until(lambda: "running" in one.log(), "Spark is up", SPARK_SECONDS)
             for name in ("t", "u"):
                 brokers.until(lambda name=name: is_cleaned(brokers, name), f"{name} is cleaned")
             # A follower that fetches late gets what is clean, and has its first round later.

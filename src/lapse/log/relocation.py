@@ -40,17 +40,33 @@ WHOLE = "whole-copy"  # in a copy's `.lapse`: it has all that the log has, and n
 
 
 class _Brought(NamedTuple):
-    """How much of a file was brought, and what it was then; `mtime_ns` is -1 while there is more.
+    """How much of a file was brought, and what the file was when the last of that was read.
 
-    While it was brought, and as long as it is as it was then, all of it is the file's. If it has
-    grown meanwhile, only while the log is of the same `generation`: it may have been cut before.
+    What was brought is the file's beginning while the log is of the same `generation`. A later
+    generation may have cut the file, or put another one in its place, perhaps with its inode: then
+    only a file that is as it was counts, if all of it was read while it was so.
+
+    Attributes:
+        state: inode, size, and when the content and the inode changed last (ns).
+        is_whole: all of it was brought. is_at_once: and it did not change since the first byte.
     """
 
+    size: int
+    state: _State
+    is_whole: bool
+    is_at_once: bool
+    generation: int
+
+
+class _State(NamedTuple):
     inode: int
     size: int
     mtime_ns: int
-    first_mtime_ns: int
-    generation: int
+    ctime_ns: int
+
+    @staticmethod
+    def of(found: os.stat_result) -> _State:
+        return _State(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 class Copy:
@@ -102,14 +118,14 @@ class Copy:
             name = self._left[0]
             with contextlib.suppress(FileNotFoundError):  # retention or a round has removed it
                 brought += self._bring(name, bytes_max - brought)
-                if name in self._brought and self._brought[name].mtime_ns < 0:
-                    continue  # there is more of it
+                if name in self._brought and not self._brought[name].is_whole:
+                    continue
             self._left.popleft()
         return brought
 
     def is_ready(self) -> bool:
         """Whether only what has come since must be brought."""
-        return all(self._known(name) is not None for name in self._names() if name in self._brought)
+        return all(self._is_as_far(name) for name in self._names() if name in self._brought)
 
     def sync(self) -> None:
         """Have what was brought on the disk. Raises StorageError."""
@@ -154,17 +170,17 @@ class Copy:
 
     def _bring(self, name: str, bytes_max: int) -> int:
         """A file, or a piece of one that only grows; returns how many bytes."""
-        target, before = self.folder / name, self._known(name)
-        source, generation = f"{self.log.dir}/{name}", self.log.generation
-        now = os.stat(source)
-        if before is not None and before[:3] == (now.st_ino, now.st_size, now.st_mtime_ns):
+        target, source = self.folder / name, f"{self.log.dir}/{name}"
+        generation, state = self.log.generation, _State.of(os.stat(source))
+        before = self._known(name, state)
+        if before is not None and before.is_whole and before.state == state:
             return 0  # nearly all of them, while others wait
         with open(source, "rb") as file:
             now = os.fstat(file.fileno())
+            state = _State.of(now)
+            before = self._known(name, state)
             grows = name.endswith(LOG)
-            start = 0
-            if before is not None and grows and before.inode == now.st_ino:
-                start = before.size
+            start = before.size if before is not None and grows else 0
             if start == 0 or start > now.st_size:
                 self._fs.unlink(target)
                 start = 0
@@ -180,25 +196,29 @@ class Copy:
                 self._brought.pop(name, None)  # it was cut just now: the next pass brings it
                 return 0
         self._fs.set_mtime_ns(target, now.st_mtime_ns)
-        first_mtime_ns = before.first_mtime_ns if before is not None and start else now.st_mtime_ns
-        is_whole = start + length == now.st_size
+        is_same = before is not None and before.state == state and before.is_at_once
         self._brought[name] = _Brought(
-            now.st_ino, start + length, now.st_mtime_ns if is_whole else -1, first_mtime_ns,
-            generation,
-        )  # fmt: skip
+            start + length, state, start + length == now.st_size, start == 0 or is_same, generation
+        )
         self._unsynced.add(name)
         return length
 
-    def _known(self, name: str) -> _Brought | None:
-        """What was brought of a file, unless that may be of no use."""
-        before = self._brought.get(name)
-        if before is not None and self._may_be_cut(before):
-            del self._brought[name]
-            return None
-        return before
+    def _is_as_far(self, name: str) -> bool:
+        try:
+            now = _State.of(os.stat(f"{self.log.dir}/{name}"))
+        except FileNotFoundError:  # removed since it was listed
+            return True
+        return self._known(name, now) is not None
 
-    def _may_be_cut(self, one: _Brought) -> bool:
-        return one.mtime_ns != one.first_mtime_ns and one.generation != self.log.generation
+    def _known(self, name: str, now: _State) -> _Brought | None:
+        """What was brought of a file that is `now`, unless that may not be its beginning."""
+        before = self._brought.get(name)
+        if before is None or before.generation == self.log.generation:
+            return before
+        if before.state == now and before.is_at_once:
+            return before
+        del self._brought[name]
+        return None
 
 
 def _is_written_anew(name: str, active: int) -> bool:

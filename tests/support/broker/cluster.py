@@ -144,9 +144,9 @@ class Brokers:
 
         self.until(done, "an answer of who knows")
 
-    def until(self, found: Callable[[], bool], what: str) -> None:
+    def until(self, found: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
         clock = SystemClock()
-        deadline = clock.monotonic() + WAIT_SECONDS
+        deadline = clock.monotonic() + seconds
         while not found():
             assert clock.monotonic() < deadline, f"{what} did not come\n{self.logs()}"
             clock.sleep(POLL_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,6 +184,20 @@ def is_cut_and_grows_again(disks: Disks, copy: Copy) -> None:
     append(log, batch(size=50, name="c"))
 
 
+def is_cut_where_it_was_whole(disks: Disks, copy: Copy) -> None:
+    """A sealed segment that was brought at once is the active one again, and longer than it was."""
+    log = disks.log
+    log.roll(NOW)
+    append(log, batch(size=50, name="a"))
+    append(log, batch(size=50, name="b"))
+    log.roll(NOW)
+    while copy.bring_some():
+        pass
+    disks.old.truncate_log(TP, log.segments[-2].base_offset + 1)
+    for name in "cde":
+        append(log, batch(size=50, name=name))
+
+
 def begins_anew(disks: Disks, copy: Copy) -> None:
     disks.old.restart_log(TP, disks.log.log_end_offset + 10)
     appends(disks, copy)
@@ -204,7 +219,16 @@ def loses_its_beginning(disks: Disks, _: Copy) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [appends, rolls, is_cut, is_cut_and_grows_again, begins_anew, is_cleaned, loses_its_beginning],
+    [
+        appends,
+        rolls,
+        is_cut,
+        is_cut_and_grows_again,
+        is_cut_where_it_was_whole,
+        begins_anew,
+        is_cleaned,
+        loses_its_beginning,
+    ],
     ids=lambda change: change.__name__,
 )
 @pytest.mark.parametrize("piece", [150, 1500, 1 << 20])
@@ -220,11 +244,13 @@ def test_what_changes_meanwhile_is_there_too(
         change(disks, copy)
     while copy.bring_some(piece):
         pass
+    there = batches_of(log)
     if not relocate(copy, disks.old, disks.new, disks.fs):
         while copy.bring_some():
             pass
         assert relocate(copy, disks.old, disks.new, disks.fs)
     check_sound(log)
+    assert batches_of(log) == there
     before = all_of(log)
     log.close()
     disks.new.logs.pop(TP)
@@ -246,6 +272,44 @@ def test_most_is_there_before_anybody_waits(disks: Disks) -> None:
     assert copy.end_offset == log.segments[-1].base_offset
     append(log, batch())
     assert 0 < copy.bring_some() < 500
+
+
+def test_a_sealed_segment_that_is_cut_and_longer_than_it_was_is_brought_again(disks: Disks) -> None:
+    """It was brought at once, and nothing but the log's generation tells of the cut."""
+    log = disks.log
+    for name in ("a", "b"):
+        append(log, batch(size=50, name=name))
+    log.roll(NOW)
+    copy = disks.copy()
+    while copy.bring_some():
+        pass
+    disks.old.truncate_log(TP, 1)
+    for name in ("c", "d", "e"):
+        append(log, batch(size=50, name=name))
+    assert not relocate(copy, disks.old, disks.new, disks.fs)
+    there = batches_of(log)
+    while copy.bring_some():
+        pass
+    assert relocate(copy, disks.old, disks.new, disks.fs)
+    assert batches_of(log) == there
+
+
+def test_a_file_that_got_the_inode_of_another_is_brought_again(disks: Disks) -> None:
+    """Of the same size and time too, as a round's may be: it sets the time of the last append."""
+    log = disks.log
+    fill(log)
+    log.roll(NOW)
+    append(log, batch())
+    copy = disks.copy()
+    while copy.bring_some():
+        pass
+    disks.old.truncate_log(TP, log.log_end_offset - 1)
+    file = log.segments[0].path()
+    was = file.stat()
+    file.write_bytes(bytes(was.st_size))
+    os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert copy.bring_some() >= was.st_size
+    assert (copy.folder / file.name).read_bytes() == bytes(was.st_size)
 
 
 def test_one_that_was_cut_is_brought_again_before(disks: Disks) -> None:

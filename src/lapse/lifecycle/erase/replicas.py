@@ -1,14 +1,14 @@
 """A replica looked through while its files come and go: listed, audited, listed again.
 
 The next listing finds files that were renamed meanwhile under their new names. The search ends when
-two listings in a row have the same files and all of them have been looked through. A segment that
-only grows counts as far as it was read: what is appended later is not part of the result.
+two listings in a row have the same files and all of them have been looked through. The segment that
+is appended to counts as far as it was read: what comes later is not part of the result.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -33,6 +33,7 @@ from lapse.lifecycle.erase.places import (
 )
 from lapse.lifecycle.erase.search import Bound, Search
 from lapse.log.checkpoints import read_topic_id
+from lapse.log.segment import LOG
 
 LISTINGS_MAX = 50
 MISSED_MAX = 3  # how often a file may be listed and not be there
@@ -170,7 +171,8 @@ def look_through(
         listing = where.listed()
         if listing.problem is not None:
             return nothing_found(where, listing.problem, listings=n)
-        news = [p for p in listing.places if not _is_known(done.get(p.path), p)]
+        appended_to = _appended_to(listing)
+        news = [p for p in listing.places if not _is_known(done.get(p.path), p, appended_to)]
         if not news and _names(listing, done) == before:
             return _found(where, listing, done, n, None)
         _settle(where, news, run, done)
@@ -231,18 +233,39 @@ def _note_missed(
             )  # fmt: skip
 
 
-def _is_known(found: Findings | None, place: ReplicaFile) -> bool:
-    """Whether the findings are still about the present file."""
+def _appended_to(listing: Listing) -> set[str]:
+    """The newest segment of each partition, and what attempts write, each at a place of its own."""
+    newest: dict[str, str] = {}
+    found = set()
+    for place in listing.places:
+        if not is_segment(place.path):
+            continue
+        folder, _, name = place.path.rpartition("/")
+        if name.endswith(LOG):
+            newest[folder] = max(newest.get(folder, ""), name)
+        elif "." not in name:
+            found.add(place.path)
+    return found | {f"{folder}/{name}" for folder, name in newest.items()}
+
+
+def _is_known(found: Findings | None, place: ReplicaFile, appended_to: Container[str]) -> bool:
+    """Whether the findings are still about the present file.
+
+    What is appended to counts as far as it was read. Any other file that has grown is another one:
+    a round's, in the place and with the inode of one that was removed.
+    """
     if found is None or found.vanished:
         return False
     if found.kind == KEYLESS or place.problem is not None:
         return found.problem == place.problem
-    return found.state == place.state or has_grown(found.state, place)
+    return found.state == place.state or (
+        place.path in appended_to and _has_grown(found.state, place)
+    )
 
 
-def has_grown(state: FileState | None, place: ReplicaFile) -> bool:
-    """Whether a segment is the same file, with more at its end."""
-    if state is None or place.state is None or not is_segment(place.path):
+def _has_grown(state: FileState | None, place: ReplicaFile) -> bool:
+    """Whether a file has the same inode and is larger."""
+    if state is None or place.state is None:
         return False
     same = (state.device, state.inode) == (place.state.device, place.state.inode)
     return same and place.state.size > state.size

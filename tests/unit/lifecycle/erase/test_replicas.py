@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lapse.base.fs import RealFs
 from lapse.lifecycle.erase import replicas
-from lapse.lifecycle.erase.findings import KEYLESS, AuditUnit, Findings
+from lapse.lifecycle.erase.findings import KEYLESS, AuditUnit, Count, Findings
 from lapse.lifecycle.erase.inline import InlineAudits
-from lapse.lifecycle.erase.places import Listing
+from lapse.lifecycle.erase.places import FileState, Listing
 from lapse.lifecycle.erase.replicas import (
     LISTINGS_MAX,
     NOT_THERE,
@@ -134,6 +135,23 @@ def test_a_segment_that_grows_counts_as_far_as_it_was_read(tmp_path: Path) -> No
 
     seen = look_through(Where(str(tmp_path), "t"), run, clock)
     assert (seen.problem, seen.files[0].end, seen.listings) == (None, size, 2)
+
+
+@pytest.mark.parametrize("place", [FIRST, FIRST + ".swap"])
+def test_a_round_s_file_with_the_inode_of_the_one_before_is_read(
+    place: str, tmp_path: Path
+) -> None:
+    """It is larger, as a segment that grew: erasures waited for ever for values that were gone."""
+    first = written(tmp_path / "t-0" / place, others(0))
+    written(tmp_path / "t-0" / SECOND, others(5))
+    state = FileState.of(first.stat())
+    path = f"t-0/{place}"
+    before = Findings(
+        path, "t-0", replace(state, size=state.size - 1), counts=(Count(0, records=1),)
+    )
+    audits = InlineAudits(make_search([KEY]), ManualClock(NOW), lambda _: None)
+    seen = look_through(Where(str(tmp_path), "t"), audits, ManualClock(NOW), (before,))
+    assert counts_by_path(seen)[path] == (0, 0, 0, 0)
 
 
 def test_files_that_never_hold_still_are_no_proof(
