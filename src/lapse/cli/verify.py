@@ -65,11 +65,11 @@ def run(args: argparse.Namespace) -> int:
     clock = SystemClock()
     times = _times(args, clock)
     sides = [args.before, *args.after]
-    logs, alone = _logs_of(sides, args.partition)
+    logs, alone = logs_of(sides, args.partition)
     chains, unsettled = _chains(args, logs, times)
     verdicts = list(_verdicts(chains, clock))
     (_show_json if args.json else _show)(verdicts)
-    for said in _not_checked(alone):
+    for said in not_checked(alone):
         print(f"lapse: {said}", file=sys.stderr)
     for why in unsettled:
         print(f"lapse: {why}: judged as a log of unknown settings", file=sys.stderr)
@@ -92,8 +92,8 @@ Sides = Sequence[Path]
 _NAMED_MAX = 5  # logs in one line
 
 
-def _not_checked(alone: Sequence[tuple[str, Path]]) -> Iterator[str]:
-    """One line a side: a copy may have few logs of very many."""
+def not_checked(alone: Sequence[tuple[str, Path]]) -> Iterator[str]:
+    """What is said of logs that are not on all sides: one line a side may be of very many."""
     for side in dict.fromkeys(side for _, side in alone):
         names = [name for name, where in alone if where == side]
         more = len(names) - _NAMED_MAX
@@ -102,7 +102,7 @@ def _not_checked(alone: Sequence[tuple[str, Path]]) -> Iterator[str]:
         yield (f"{listed} {'is' if is_one else 'are'} not on all sides, but in {side}: not checked")
 
 
-def _logs_of(
+def logs_of(
     sides: Sides, wanted: Sequence[str]
 ) -> tuple[list[tuple[str, Sides]], list[tuple[str, Path]]]:
     """(name, its directory on each side) of each log to check, and what is not on all sides."""

@@ -33,6 +33,7 @@ with needed_for("lapse.spark.actions"):
     from lapse.spark.actions.copy import CopyWish, copy_topics
     from lapse.spark.actions.export import export_topic
     from lapse.spark.actions.task import Command
+    from lapse.spark.actions.verify import verify_logs
     from lapse.spark.actions.words import words_of
     from lapse.spark.session.jobs import ActionFailed, Jobs, OnProgress, ignore_progress
     from lapse.spark.session.paths import PathLike, path_in, paths_in
@@ -113,13 +114,16 @@ def verify(
     config: Settings | None = None, now: int | Sequence[int] | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> DataFrame:  # fmt: skip
-    """Check cleaning passes, Kafka's own or ours: findings, then logs; only looks."""
+    """Check cleaning passes, Kafka's own or ours: findings, then logs; only looks.
+
+    All task slots that the session has check logs.
+    """
     options = {
         "before": path_in(spark, "before", before), "after": paths_in(spark, "after", after),
         "partition": partitions, "-c": config or {}, "now": now,
     }  # fmt: skip
-    words = words_of("verify", None, options)
-    return rows_of(spark, Act(words, columns.VERIFY), on_progress)
+    rows = verify_logs(Jobs(spark, on_progress), words_of("verify", None, options))
+    return frame_of(spark, rows, columns.VERIFY)
 
 
 def erase(
