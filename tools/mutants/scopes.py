@@ -55,6 +55,25 @@ SCOPES = {
         ),
         ("unit/lifecycle", "crash/test_groups.py", "simulation"),
     ),
+    "files": Scope(  # what moves, cuts and replaces a log's files
+        (
+            "log/relocation.py",
+            "log/truncater.py",
+            "log/replacer.py",
+            "log/deleter.py",
+            "log/swap.py",
+        ),
+        (
+            *("unit/log/test_relocation.py", "unit/log/test_truncater.py"),
+            *("unit/log/test_truncater_order.py", "unit/log/test_deleter.py"),
+            *("unit/log/test_swap.py", "unit/log/test_partition_log.py"),
+        ),
+        (
+            *("unit/log", "unit/broker/logs", "crash/test_relocate.py", "crash/test_truncate.py"),
+            *("crash/test_swap.py", "crash/test_delete_records.py", "crash/test_commit.py"),
+        ),
+        count=300,
+    ),
     "sample": Scope(
         ("log/**/*.py", "lifecycle/round/**/*.py", "security/**/*.py"),
         ("unit/log", "unit/lifecycle/round", "unit/security"),

@@ -5,6 +5,7 @@ Plain Parquet has none: there the folder is all there is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -117,6 +118,9 @@ def refuse_names(options: LogOptions, letters: str) -> None:
         raise ConfigError(f"--to {options.store}: {allowed}")
 
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
 class _HasStore(Protocol):
     @property
     def store(self) -> Folder | Bucket: ...
@@ -137,10 +141,15 @@ def said_of_the_table(
         except LapseError:
             raise
         except Exception as e:
-            said = next(iter(str(e).strip().splitlines()), "")
-            raise StorageError(f"--to {log.store}: {type(e).__name__}: {said}") from e
+            raise StorageError(f"--to {log.store}: {type(e).__name__}: {said(e)}") from e
 
     return called
+
+
+def said(error: BaseException) -> str:
+    """The text of a library's error in one line: delta-rs has the cause below, in colours."""
+    lines = _COLOURS.sub("", str(error)).splitlines()
+    return ": ".join(line.strip(" \t↳") for line in lines if line.strip(" \t↳"))
 
 
 def log_of(options: LogOptions) -> TableLog | None:

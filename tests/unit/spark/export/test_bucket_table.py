@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,11 +25,13 @@ from lapse.spark.export.table import ATTEMPTS
 from lapse.spark.export.table_log import Change, LogOptions, commit, log_of
 from lapse.spark.export.tables import created, table_at
 from lapse.testing.clock import ManualClock
+from tests.support.spark.expiring import Gate, gate
 from tests.support.spark.object_store import BUCKET, ObjectStore, let_in, object_store
 
 NOW = 1_900_000_000_000
 VERSIONED = [Format.DELTA, Format.ICEBERG]
 HTTP = {"aws_allow_http": "true"}
+EXPIRED = r"(?i)expired|HTTP status 400"  # the answer to HEAD has a status alone
 
 
 @pytest.fixture(scope="module")
@@ -322,6 +324,43 @@ def test_a_prefix_that_has_something_else_is_refused(store: ObjectStore) -> None
     with pytest.raises(ConfigError, match="allowed is a new or empty folder, or an export"):
         run(place, Format.DELTA, 5, b"one")
     assert [*Bucket(place).names()] == ["notes.txt"]
+
+
+@pytest.fixture
+def guarded(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """The way to the store from here on."""
+    with gate(store.port) as one:
+        url = f"http://127.0.0.1:{one.port}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__S3__ENDPOINT", url)
+        monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+        yield one
+
+
+@pytest.mark.parametrize("how", VERSIONED)
+def test_credentials_that_expire_at_any_moment_leave_all_or_nothing(
+    store: ObjectStore, guarded: Gate, how: Format, scaled: Callable[[int], int]
+) -> None:
+    """The table is as before or as it was to be, and the next run goes on from there."""
+    place = store.place()
+    run(place, how, 5, b"first")
+    guarded.open()
+    run(place, how, 6, b"second")
+    requests = guarded.open()
+    assert requests > 10
+    before, until = b"second", 6
+    for n in range(0, requests, -(-requests // scaled(60))):
+        until += 2
+        guarded.open(n)
+        with pytest.raises((StorageError, ConfigError), match=EXPIRED):
+            run(place, how, until, b"cut off")
+        guarded.open()
+        assert keys(store, place, how) in ([before], [b"cut off"]), n
+        before = b"after %d" % n
+        run(place, how, until + 1, before)
+        assert keys(store, place, how) == [before]
+        assert len(data_files(place)) == 1
+        assert marks(place) == set()
 
 
 @pytest.mark.parametrize("how", VERSIONED)
