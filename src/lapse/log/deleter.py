@@ -54,17 +54,24 @@ class Deleter:
     # --- segments --------------------------------------------------------------------------------
 
     def delete_segments(
-        self, base_offsets: Collection[int], log_end_offset: int | None = None
+        self,
+        base_offsets: Collection[int],
+        log_end_offset: int | None = None,
+        generation: int | None = None,
     ) -> int:
         """Retention: remove leading segments; the log start moves up. Returns bytes removed.
 
         The active segment may be among them: it is rolled first (T-24). A segment that ends
-        above `log_end_offset`, if given, was appended to since that was decided, and stays. Raises
-        ValueError unless they are the first ones.
+        above `log_end_offset`, if given, was appended to since that was decided, and stays. So does
+        all of a log whose files are not those of `generation` any more: a segment of these base
+        offsets may be a round's now, with young records in it, or the first of a log that began
+        anew. Raises ValueError unless they are the first ones.
         """
         with self._log.files_lock:
             with self._log.append_lock:
                 self._log.require_online()
+                if generation not in {None, self._log.generation}:
+                    return 0
                 gone = self._to_delete(base_offsets, log_end_offset)
             if not gone:
                 return 0
@@ -180,18 +187,19 @@ class Deleter:
         is appended meanwhile keeps it. Returns bytes removed. Raises KafkaError where it cannot be
         rolled (a full disk): the others are gone all the same.
         """
-        segments, start = self._log.state.segments, self._log.state.log_start_offset
-        dead = takewhile(lambda pair: pair[1].base_offset <= start, pairwise(segments))
-        gone = [segment.base_offset for segment, _ in dead]
-        removed = self.delete_segments(gone) if gone else 0
-        active = self._appender.active
-        if (
-            active.size
-            and self._log.state.log_end_offset <= start
-            and self._log.state.segments[0] is active
-        ):
-            removed += self.delete_segments([active.base_offset], start)
-        return removed
+        with self._log.files_lock:  # or a round's commit would be between the look and the deed
+            segments, start = self._log.state.segments, self._log.state.log_start_offset
+            dead = takewhile(lambda pair: pair[1].base_offset <= start, pairwise(segments))
+            gone = [segment.base_offset for segment, _ in dead]
+            removed = self.delete_segments(gone) if gone else 0
+            active = self._appender.active
+            if (
+                active.size
+                and self._log.state.log_end_offset <= start
+                and self._log.state.segments[0] is active
+            ):
+                removed += self.delete_segments([active.base_offset], start)
+            return removed
 
     def trimmed_to(self, offset: int) -> None:
         """A round took what is below `offset` out of the files: moves up to there are served.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -278,3 +279,22 @@ def _check_indexes(segment: Segment, rows: list[Header]) -> None:
         )
     if not segment.active and segment.max_timestamp >= 0:
         assert files.time_index.last[0] == segment.max_timestamp
+
+
+def while_it_is_committed(log: PartitionLog, done: Rewritten, act: Callable[[], None]) -> None:
+    """Do something that begins before a round's commit ends, and waits for its lock."""
+    generation, has_begun = log.generation, threading.Event()
+
+    def commit() -> None:
+        with log._core.files_lock:
+            has_begun.set()
+            acting.start()
+            acting.join(0.2)  # it has looked, and waits
+            assert log.replace_segments(done.replacement, generation)
+
+    acting = threading.Thread(target=act)
+    committing = threading.Thread(target=commit)
+    committing.start()
+    has_begun.wait()
+    committing.join()
+    acting.join()

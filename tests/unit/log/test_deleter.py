@@ -32,6 +32,7 @@ from tests.support.log.logs import (
     open_log,
     refusal,
     rewrite,
+    while_it_is_committed,
 )
 
 
@@ -374,6 +375,30 @@ def test_what_is_known_of_a_segment_goes_with_it(tmp_path: Path) -> None:
     assert len(known) == 2
     log.delete_segments([0])
     assert not [path for path in known if path.exists()]
+
+
+def test_a_segment_that_a_round_merges_meanwhile_is_none_of_those_below_the_start(
+    tmp_path: Path,
+) -> None:
+    """Two segments become one that begins below the offset to delete up to, and ends above it."""
+    log = filled(tmp_path)
+    done = rewrite(log, list(log.segments[:2]), lambda _: True, tmp_path / ".lapse" / "1" / "a")
+    while_it_is_committed(log, done, lambda: log.delete_records(7))
+    assert bases(log) == [0, 12]
+    assert log.log_start_offset == 7
+    check_sound(log)
+
+
+def test_what_was_decided_of_other_files_deletes_nothing(tmp_path: Path) -> None:
+    """T-23: a round has merged young records into the segment that was too old."""
+    log = filled(tmp_path)
+    facts = log.facts()
+    done = rewrite(log, list(log.segments[:2]), lambda _: True, tmp_path / ".lapse" / "1" / "a")
+    assert log.replace_segments(done.replacement, log.generation)
+    assert log.delete_segments([0], facts.log_end_offset, facts.generation) == 0
+    assert (bases(log), log.log_start_offset) == ([0, 12], 0)
+    assert log.delete_segments([0], facts.log_end_offset, log.facts().generation) > 0
+    assert (bases(log), log.log_start_offset) == ([12], 12)
 
 
 def test_t24_what_was_appended_since_the_decision_stays(tmp_path: Path) -> None:

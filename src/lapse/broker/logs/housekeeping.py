@@ -204,7 +204,7 @@ def apply_retention(log: PartitionLog, _now_ms: int, clock: ClockVerdict) -> Non
     trusted_ms = None if clock.held else clock.now_ms
     gone = segments_to_delete(facts, log.config, trusted_ms, clock.record.steps)
     if gone:
-        size = log.delete_segments(gone, facts.log_end_offset)
+        size = log.delete_segments(gone, facts.log_end_offset, facts.generation)
         what = {"event": "retention", "segments": len(gone), "bytes": size}
         text = "%s: retention took %d segments, %d bytes"
         logger.info(text, log.partition, len(gone), size, extra=what)

@@ -13,7 +13,7 @@ from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker.logs.disk import DiskThreads
-from lapse.broker.logs.housekeeping import Guard, Housekeeping, believing
+from lapse.broker.logs.housekeeping import Guard, Housekeeping, apply_retention, believing
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
 from lapse.lifecycle.clock_guard import BROKER, read_record
@@ -22,6 +22,16 @@ from lapse.log.checkpoints import LOG_START, RECOVERY_POINT, read_offsets
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.testing.clock import ManualClock
 from tests.support.broker.running import batch_of, connect, create, produce, running_node, until
+from tests.support.log.logs import (
+    NOW,
+    append,
+    batch,
+    batches_of,
+    config,
+    open_log,
+    rewrite,
+    while_it_is_committed,
+)
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 IDEMPOTENT = BatchSpec(producer_id=5, producer_epoch=0, base_sequence=0)
@@ -39,6 +49,18 @@ def housekeeping(node: Node, guard: Guard = believing) -> Housekeeping:
 
 def judged(now_ms: int, jumped_ms: int) -> ClockVerdict:
     return replace(believing(now_ms), jumped_ms=jumped_ms)
+
+
+def test_retention_takes_no_segment_that_a_round_has_made_meanwhile(tmp_path: Path) -> None:
+    """T-23: what was looked at was too old; what has its base offset now has young records."""
+    log = open_log(tmp_path, config(cleanup_policy="compact,delete", retention_ms=10_000))
+    for name, time_ms in (("old", NOW - 60_000), ("young", NOW), ("last", NOW)):
+        append(log, batch(name=name, timestamp=time_ms), now_ms=time_ms)
+        log.roll(NOW)
+    done = rewrite(log, list(log.segments[:2]), lambda _: True, tmp_path / ".lapse" / "1" / "a")
+    while_it_is_committed(log, done, lambda: apply_retention(log, NOW, believing(NOW)))
+    assert sorted(batches_of(log)) == [0, 3, 6]
+    assert log.log_start_offset == 0
 
 
 async def test_an_idle_segment_is_rolled_and_synced(tmp_path: Path) -> None:
