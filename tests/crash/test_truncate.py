@@ -102,13 +102,13 @@ class Life:
             base: data for base, data in self.before.items() if last_offset(base, data) < offset
         }
         self.synced_to = min(self.synced_to, directory.logs[TP].end_after(offset))
-        directory.truncate_log(TP, offset)
+        directory.truncate_log(directory.logs[TP], offset)
         self.before = self.after
 
     def _restart(self, directory: LogDirectory, log: PartitionLog, offset: int) -> None:
         self.after, self.synced_to = {}, 0
         self.starts |= {offset}
-        directory.restart_log(TP, offset)
+        directory.restart_log(directory.logs[TP], offset)
         self.before, self.starts = {}, {offset}
         assert (log.log_start_offset, log.log_end_offset) == (offset, offset)
 

@@ -257,7 +257,7 @@ class World:
             return  # UNKNOWN_LEADER_EPOCH
         offset, last = one.log.log_end_offset, one.log.latest_epoch
         if offset < leader.log.log_start_offset:
-            follower.start_over(TP, one.directory, leader.log.log_start_offset)
+            follower.start_over(one.log, one.directory, leader.log.log_start_offset, epoch)
             return
         answer = self.answer(leader.log, offset, last)
         if answer.diverging is None:
@@ -277,7 +277,7 @@ class World:
     def empties(self, n: int) -> bool:
         """As `broker.replicas.returning`; it may die on the way."""
         one, before = self.replicas[n], self.stored
-        one.directory.restart_log(TP, one.log.log_start_offset)
+        one.directory.restart_log(one.log, one.log.log_start_offset)
         if not self.is_healing and self.draw.random() < 0.2:
             one.is_up = False
             return False
@@ -332,7 +332,7 @@ class World:
         loses = self.draw.random() < 0.5
         if (loses and len(self.stored.isr) > 1) or n not in self.stored.isr:
             kept = self.draw.randint(one.log.log_start_offset, one.log.log_end_offset)
-            one.directory.truncate_log(TP, kept)
+            one.directory.truncate_log(one.log, kept)
             self.story.append(f"{n} starts with {kept}")
         after = resigned(self.stored, n, lost_nothing=True)
         if after is not None:

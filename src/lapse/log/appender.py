@@ -127,8 +127,8 @@ class Appender:
         with self._log.append_lock:
             self.oldest_epoch = max(self.oldest_epoch, epoch)
 
-    def _require_current(self, leader_epoch: int) -> None:
-        """An append that began before another broker was elected must not end after it."""
+    def require_current(self, leader_epoch: int) -> None:
+        """What began before another broker was elected must not end after it."""
         if leader_epoch < self.oldest_epoch:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -159,7 +159,7 @@ class Appender:
             if log.is_closed or log.offline_reason is not None:
                 log.require_online()
             if leader_epoch < self.oldest_epoch:
-                self._require_current(leader_epoch)
+                self.require_current(leader_epoch)
             if header.size > log.config.segment_bytes:
                 raise self._too_large(header.size)
             if checked.sent is not None:
@@ -242,7 +242,7 @@ class Appender:
         """
         with self._log.append_lock:
             self._log.require_online()
-            self._require_current(leader_epoch)
+            self.require_current(leader_epoch)
             where = str(self._log.partition)
             self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, where)
             kind = TimestampType(self._log.config.message_timestamp_type)
@@ -278,7 +278,7 @@ class Appender:
         where = str(self._log.partition)
         with self._log.append_lock:
             self._log.require_online()
-            self._require_current(spec.leader_epoch)
+            self.require_current(spec.leader_epoch)
             base_offset = self._log.state.log_end_offset
             data = build_batch(records, replace(spec, base_offset=base_offset))
             rows = headers_of(scan_batches(data, where, check_crc=False))
@@ -326,7 +326,7 @@ class Appender:
         with self._log.files_lock if may_begin else nullcontext(), self._log.append_lock:
             self._log.require_online()
             if leader_epoch is not None:
-                self._require_current(leader_epoch)
+                self.require_current(leader_epoch)
             expected = self._log.state.log_end_offset
             spans = firsts[0] < expected <= rows[0].last_offset < OFFSET_MAX
             if spans and may_begin and self._is_empty:

@@ -45,6 +45,7 @@ from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.base.times import after_ms
 from lapse.log import checkpoints
 from lapse.log.env import LogEnv
+from lapse.log.epochs import NO_EPOCH
 from lapse.log.folders import DELETED, NAME_BYTES_MAX, folder_name, is_bare, list_partitions
 from lapse.log.holes import lost
 from lapse.log.incomplete import refuse_incomplete
@@ -447,31 +448,33 @@ class LogDirectory:
         self._log_starts = self._merged(unopened, moved)
         self._write(checkpoints.LOG_START, self._log_starts)
 
-    def truncate_log(self, partition: TopicPartition, offset: int) -> int:
+    def truncate_log(self, log: PartitionLog, offset: int, leader_epoch: int = NO_EPOCH) -> int:
         """`PartitionLog.truncate_to`, once no checkpoint points above the new end.
 
-        Raises KafkaError KAFKA_STORAGE_ERROR, StorageError.
+        Raises KafkaError KAFKA_STORAGE_ERROR, also where it is not here any more (another one may
+        have its partition by now), and NOT_LEADER_OR_FOLLOWER; StorageError.
         """
-        with self._holding(partition) as log:
+        with self._holding(log):
+            log.require_epoch(leader_epoch)
             self._lower_checkpoints(log, offset)
-            return log.truncate_to(offset)
+            return log.truncate_to(offset, leader_epoch)
 
-    def restart_log(self, partition: TopicPartition, offset: int) -> None:
+    def restart_log(self, log: PartitionLog, offset: int, leader_epoch: int = NO_EPOCH) -> None:
         """`PartitionLog.restart_at`, likewise."""
-        with self._holding(partition) as log:
+        with self._holding(log):
+            log.require_epoch(leader_epoch)
             self._lower_checkpoints(log, offset)
-            log.restart_at(offset)
+            log.restart_at(offset, leader_epoch)
 
     @contextlib.contextmanager
-    def _holding(self, partition: TopicPartition) -> Iterator[PartitionLog]:
-        """An open log that is neither cleaned nor moved meanwhile."""
-        log = self.logs[partition]
+    def _holding(self, log: PartitionLog) -> Iterator[None]:
+        """A log that is neither cleaned nor moved meanwhile."""
         with log.committing, self._checkpointing:
-            if self.logs.get(partition) is not log:
+            if self.logs.get(log.partition) is not log:
                 raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} is not in {self.path} any more"
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{log.partition} is not in {self.path} any more"
                 )
-            yield log
+            yield
 
     def _lower_checkpoints(self, log: PartitionLog, offset: int) -> None:
         """Durable. One that stayed above would speak of what is appended there later."""

@@ -137,6 +137,7 @@ class PartitionLog:
         self.foresee_swap, self.note_files = flusher.foresee_swap, flusher.note_files
         self.replace_segments = replacer.replace_segments
         self.truncate_to, self.restart_at = truncater.truncate_to, truncater.restart_at
+        self.require_epoch = truncater.require_epoch
         self.end_after, self._open_again = truncater.end_after, truncater.open_again
         self.go_on_in = Relocater(core, appender, deleter, flusher, truncater).go_on_in
         self.adopt_summary, self.see = learner.adopt_summary, learner.see

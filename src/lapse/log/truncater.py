@@ -37,6 +37,7 @@ from lapse.log.append_times import append_times_path, closed, encode, read_appen
 from lapse.log.appender import Appender
 from lapse.log.core import LogCore
 from lapse.log.deleter import Deleter
+from lapse.log.epochs import NO_EPOCH
 from lapse.log.headers import walk
 from lapse.log.loader import LoadedLog, OpenOptions, load
 from lapse.log.lookup import batch_reaching
@@ -111,16 +112,18 @@ class Truncater:
             end = max(end, self._log.state.log_start_offset)
         return size, end
 
-    def truncate_to(self, offset: int) -> int:
+    def truncate_to(self, offset: int, leader_epoch: int = NO_EPOCH) -> int:
         """Remove the batches that reach `offset`, and all above; returns the new log end.
 
         That is `end_after`. Durable when this returns. An `offset` below the log start empties the
-        log (`restart_at`). Raises KafkaError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
+        log (`restart_at`). Raises KafkaError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, and
+        NOT_LEADER_OR_FOLLOWER where `leader_epoch`, in which that was said, is over.
         """
         self._require_offset(offset)
         log = self._log
         with self._deleter.start_lock, log.files_lock, log.append_lock:
             log.require_online()
+            self.require_epoch(leader_epoch)
             if offset < log.state.log_start_offset:
                 self._or_offline(lambda: self._restart_at(offset))
             elif offset < log.state.log_end_offset:
@@ -129,16 +132,17 @@ class Truncater:
                 self._appender.epochs.cut(log.state.log_start_offset, log.state.log_end_offset)
             return log.state.log_end_offset
 
-    def restart_at(self, offset: int) -> None:
+    def restart_at(self, offset: int, leader_epoch: int = NO_EPOCH) -> None:
         """Remove everything; the log starts and ends at `offset`. Durable when this returns.
 
         The next batch may span `offset`, as where a leader's log start lies in one
-        (`Appender.append_raw`). Raises KafkaError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
+        (`Appender.append_raw`). Raises as `truncate_to`.
         """
         self._require_offset(offset)
         log = self._log
         with self._deleter.start_lock, log.files_lock, log.append_lock:
             log.require_online()
+            self.require_epoch(leader_epoch)
             self._or_offline(lambda: self._restart_at(offset))
 
     def open_again(self) -> None:
@@ -156,6 +160,14 @@ class Truncater:
             self._open_again(self._half.checked_from, self._half.log_start)
             self._half = None
             log.come_back()
+
+    def require_epoch(self, leader_epoch: int) -> None:
+        """A leader's word does not cut a log that leads by now, or follows another one.
+
+        Raises KafkaError NOT_LEADER_OR_FOLLOWER; nothing for NO_EPOCH.
+        """
+        if leader_epoch != NO_EPOCH:
+            self._appender.require_current(leader_epoch)
 
     def _require_offset(self, offset: int) -> None:
         if not 0 <= offset < OFFSET_MAX:

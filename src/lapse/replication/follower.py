@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.fs import Buffer
-from lapse.base.ids import TopicPartition
 from lapse.kernels import scan
 from lapse.log.directory import LogDirectory
 from lapse.log.epochs import NO_EPOCH
@@ -109,7 +108,7 @@ def compare(
         "on: cut off, and fetched again",
         log.partition, last.base_offset, last.last_offset, leader_epoch, last.end_before,
     )  # fmt: skip
-    directory.truncate_log(log.partition, last.end_before)
+    directory.truncate_log(log, last.end_before, leader_epoch)
     log.prove()
     return Then.TRUNCATED
 
@@ -188,7 +187,7 @@ def truncate(log: PartitionLog, directory: LogDirectory, offset: int, leader_epo
             "that were committed are lost",
             log.partition, leader_epoch, offset, log.high_watermark,
         )  # fmt: skip
-    directory.truncate_log(log.partition, offset)
+    directory.truncate_log(log, offset, leader_epoch)
 
 
 def begin(log: PartitionLog, directory: LogDirectory, leader_epoch: int) -> None:
@@ -200,10 +199,10 @@ def begin(log: PartitionLog, directory: LogDirectory, leader_epoch: int) -> None
     """
     log.follow(leader_epoch)
     if log.latest_epoch == NO_EPOCH and log.log_end_offset > log.high_watermark:
-        directory.truncate_log(log.partition, log.high_watermark)
+        directory.truncate_log(log, log.high_watermark, leader_epoch)
 
 
-def start_over(partition: TopicPartition, directory: LogDirectory, offset: int) -> None:
-    """The leader's log starts above the end of this one: nothing here is of use."""
-    _log.warning("%s: begins anew at the leader's log start %d", partition, offset)
-    directory.restart_log(partition, offset)
+def start_over(log: PartitionLog, directory: LogDirectory, offset: int, leader_epoch: int) -> None:
+    """The log of that epoch's leader starts above the end of this one: nothing here is of use."""
+    _log.warning("%s: begins anew at the leader's log start %d", log.partition, offset)
+    directory.restart_log(log, offset, leader_epoch)

@@ -27,7 +27,7 @@ def hold(log: PartitionLog, directory: LogDirectory, log_start: int) -> None:
         log.partition, log_start, log.log_start_offset,
     )  # fmt: skip
     if log_start > log.log_end_offset:
-        directory.restart_log(log.partition, log_start)
+        directory.restart_log(log, log_start)
     elif log_start > log.high_watermark:
         log.high_watermark = log_start
     log.advance_log_start(log_start)

@@ -221,8 +221,8 @@ def test_a_log_is_cut_back_between_commits_only(tmp_path: Path) -> None:
     log = directory.create_log(TP, config())
     append(log, batch(records=6))
     append(log, batch(records=6))
-    directory.truncate_log(TP, 6)
-    directory.restart_log(TP, 3)
+    directory.truncate_log(directory.logs[TP], 6)
+    directory.restart_log(directory.logs[TP], 3)
     assert held
     assert all(held)
     assert not log.committing.locked()

@@ -169,7 +169,7 @@ def rolls(disks: Disks, copy: Copy) -> None:
 
 def is_cut(disks: Disks, copy: Copy) -> None:
     appends(disks, copy)
-    disks.old.truncate_log(TP, disks.log.log_end_offset - 5)
+    disks.old.truncate_log(disks.old.logs[TP], disks.log.log_end_offset - 5)
 
 
 def is_cut_and_grows_again(disks: Disks, copy: Copy) -> None:
@@ -179,7 +179,7 @@ def is_cut_and_grows_again(disks: Disks, copy: Copy) -> None:
     append(log, batch(size=50, name="a"))
     while copy.bring_some():
         pass
-    disks.old.truncate_log(TP, end)
+    disks.old.truncate_log(disks.old.logs[TP], end)
     append(log, batch(size=50, name="b"))
     append(log, batch(size=50, name="c"))
 
@@ -193,13 +193,13 @@ def is_cut_where_it_was_whole(disks: Disks, copy: Copy) -> None:
     log.roll(NOW)
     while copy.bring_some():
         pass
-    disks.old.truncate_log(TP, log.segments[-2].base_offset + 1)
+    disks.old.truncate_log(disks.old.logs[TP], log.segments[-2].base_offset + 1)
     for name in "cde":
         append(log, batch(size=50, name=name))
 
 
 def begins_anew(disks: Disks, copy: Copy) -> None:
-    disks.old.restart_log(TP, disks.log.log_end_offset + 10)
+    disks.old.restart_log(disks.old.logs[TP], disks.log.log_end_offset + 10)
     appends(disks, copy)
 
 
@@ -283,7 +283,7 @@ def test_a_sealed_segment_that_is_cut_and_longer_than_it_was_is_brought_again(di
     copy = disks.copy()
     while copy.bring_some():
         pass
-    disks.old.truncate_log(TP, 1)
+    disks.old.truncate_log(disks.old.logs[TP], 1)
     for name in ("c", "d", "e"):
         append(log, batch(size=50, name=name))
     assert not relocate(copy, disks.old, disks.new, disks.fs)
@@ -303,7 +303,7 @@ def test_a_file_that_got_the_inode_of_another_is_brought_again(disks: Disks) -> 
     copy = disks.copy()
     while copy.bring_some():
         pass
-    disks.old.truncate_log(TP, log.log_end_offset - 1)
+    disks.old.truncate_log(disks.old.logs[TP], log.log_end_offset - 1)
     file = log.segments[0].path()
     was = file.stat()
     file.write_bytes(bytes(was.st_size))
@@ -322,7 +322,7 @@ def test_one_that_was_cut_is_brought_again_before(disks: Disks) -> None:
     append(log, batch())
     while copy.bring_some():
         pass
-    disks.old.truncate_log(TP, log.log_end_offset - 1)
+    disks.old.truncate_log(disks.old.logs[TP], log.log_end_offset - 1)
     assert not relocate(copy, disks.old, disks.new, disks.fs)
     assert log.dir.parent == disks.old.path
     while copy.bring_some():
@@ -337,7 +337,7 @@ def test_one_that_is_cut_while_it_is_read_is_brought_again(tmp_path: Path) -> No
         def open_append(self, path: Path) -> AppendFile:
             file = super().open_append(path)
             if path.parent.name == COPY and cut and path.name == f"{cut[0]:020d}.log":
-                disks.old.truncate_log(TP, cut.pop())
+                disks.old.truncate_log(disks.old.logs[TP], cut.pop())
             return file
 
     cut: list[int] = []

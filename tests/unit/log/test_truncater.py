@@ -291,12 +291,12 @@ def test_no_checkpoint_points_above_the_end(tmp_path: Path) -> None:
         log.delete_records(ends[3])
         directory.checkpoint()
         directory.set_cleaner_offsets({TP: ends[12]})
-        assert directory.truncate_log(TP, ends[8]) == ends[8]
+        assert directory.truncate_log(directory.logs[TP], ends[8]) == ends[8]
         assert log.cleaner_checkpoint == ends[8]
         assert kept(tmp_path) == [ends[8], ends[8], ends[8], ends[3]]
-        assert directory.truncate_log(TP, ends[7] - 1) == ends[6]  # within a batch
+        assert directory.truncate_log(directory.logs[TP], ends[7] - 1) == ends[6]  # within a batch
         assert kept(tmp_path) == [ends[6], ends[6], ends[6], ends[3]]
-        directory.restart_log(TP, 2)
+        directory.restart_log(directory.logs[TP], 2)
         assert kept(tmp_path) == [2, 2, 2, 2]
     with LogDirectoryOf(tmp_path) as directory:
         log = directory.open_log(TP, config())
@@ -312,7 +312,7 @@ def test_what_is_no_offset_changes_nothing(tmp_path: Path, offset: int) -> None:
         directory.checkpoint()
         before = kept(tmp_path), log.mark()
         for change in (directory.truncate_log, directory.restart_log):
-            code = refusal(lambda change=change: change(TP, offset))  # type: ignore[misc]
+            code = refusal(lambda change=change: change(log, offset))  # type: ignore[misc]
             assert code is ErrorCode.OFFSET_OUT_OF_RANGE
         for own in (log.truncate_to, log.restart_at):
             code = refusal(lambda own=own: own(offset))  # type: ignore[misc]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import CorruptData
+from lapse.base.errors import CorruptData, ErrorCode
 from lapse.log.directory import LogDirectory
 from lapse.log.lookup import LastBatch
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import ActiveSegment
 from lapse.replication import follower
 from lapse.replication.follower import Fetched, Then
-from tests.support.log.logs import TP, append, batch, config, env
+from tests.support.log.logs import TP, append, batch, config, env, refusal
 
 
 @pytest.fixture
@@ -204,11 +204,49 @@ def test_a_log_that_is_busy_is_not_waited_for(directory: LogDirectory) -> None:
     assert log.log_end_offset == 3
 
 
+def test_an_answer_that_comes_after_an_election_cuts_nothing(directory: LogDirectory) -> None:
+    """The leader that gave it is dead, and this broker has acknowledged what it would cut off."""
+    log = log_of(directory)
+    for _ in range(2):
+        append(log, batch(), epoch=4)
+    follower.begin(log, directory, 5)
+    last = log.unproven() or LastBatch(3, 5, 3, 0)
+    log.lead(6)
+    append(log, batch(), epoch=6)
+    log.high_watermark = log.log_end_offset
+    over = [
+        lambda: take(directory, Fetched(b"", 3, 0, diverging=(4, 3)), 5),
+        lambda: follower.compare(log, directory, last, Fetched(raw(0), 3, 0), 5),
+        lambda: follower.start_over(log, directory, 100, 5),
+    ]
+    for carry_out in over:
+        assert refusal(carry_out) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (0, 9, 9)
+
+
+def test_an_answer_for_a_topic_that_was_deleted_cuts_no_log_of_its_name(
+    directory: LogDirectory,
+) -> None:
+    old = log_of(directory)
+    append(old, batch())
+    follower.begin(old, directory, 5)
+    directory.delete_log(TP)
+    new = directory.create_log(TP, config(), replicated=True)
+    append(new, batch())
+    over = [
+        lambda: follower.take(old, directory, Fetched(b"", 0, 0, diverging=(0, 0)), 5),
+        lambda: follower.start_over(old, directory, 100, 5),
+    ]
+    for carry_out in over:
+        assert refusal(carry_out) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (new.log_start_offset, new.log_end_offset) == (0, 3)
+
+
 def test_who_is_wholly_below_the_leader_begins_anew(directory: LogDirectory) -> None:
     """D-13."""
     take(directory, Fetched(raw(0), 3, 0))
-    follower.start_over(TP, directory, 50)
     log = log_of(directory)
+    follower.start_over(log, directory, 50, 0)
     assert (log.log_start_offset, log.log_end_offset) == (50, 50)
     take(directory, Fetched(raw(49), 60, 50))  # a batch that spans the start
     assert log.log_end_offset == 52

@@ -437,7 +437,7 @@ class Fetcher:
         end, is_unproven = one.log.log_end_offset, tp in self._unproven
         if end < found.offset or (end == found.offset and is_unproven):
             directory = self._partitions.directory_of(tp)
-            await self._disk.run(follower.start_over, tp, directory, found.offset)
+            await self._disk.run(follower.start_over, one.log, directory, found.offset, one.epoch)
             self._begun.pop(tp, None)
         elif self._asked[tp].partition.fetch_offset < found.offset:
             self._leader_starts[tp] = found.offset  # within the last batch, which is compared there

@@ -55,11 +55,11 @@ class Returning:
             self._set(copy, left_out(state, self._me, self._partitions.noting_ms()))
             state = self._stored(copy)
         if self._me in state.uncounted:
-            self._empty(copy)
+            self._empty(copy, state.leader_epoch)
             self._cleaned.take_back(copy)
             self._set(copy, counted_again(state, self._me))
 
-    def _empty(self, copy: Copy) -> None:
+    def _empty(self, copy: Copy, leader_epoch: int) -> None:
         log = copy.log
         if log.log_start_offset < log.log_end_offset:  # a new replica has nothing
             logger.warning(
@@ -67,7 +67,7 @@ class Returning:
                 "is here", _name(copy),
             )  # fmt: skip
             directory = self._partitions.directory_of(log.partition)
-            directory.restart_log(log.partition, log.log_start_offset)
+            directory.restart_log(log, log.log_start_offset, leader_epoch)
 
     def _stored(self, copy: Copy) -> PartitionState:
         assert self._store is not None, copy
