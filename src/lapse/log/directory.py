@@ -20,19 +20,17 @@ from errors of one file or of this process.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from msgspec import structs
 
 from lapse.base.config import DAY_MS, TopicConfig
 from lapse.base.errors import (
-    LACKS,
     CorruptData,
     ErrorCode,
     KafkaError,
@@ -49,7 +47,7 @@ from lapse.log.epochs import NO_EPOCH
 from lapse.log.folders import DELETED, NAME_BYTES_MAX, folder_name, is_bare, list_partitions
 from lapse.log.holes import lost
 from lapse.log.incomplete import refuse_incomplete
-from lapse.log.lock import LOCK, disown, own
+from lapse.log.lock import disown, own
 from lapse.log.manifest import manifest_path
 from lapse.log.others import read_others
 from lapse.log.partition_log import PartitionLog
@@ -58,8 +56,6 @@ from lapse.log.segment import LOG
 from lapse.log.swap import SWAP
 
 # A full disk can be read from and emptied, and the other errors are of our process, not of a disk.
-_NOT_OF_THE_DISK = LACKS | {errno.EBADF}
-_NAMES = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 
 _log = logging.getLogger(__name__)
 
@@ -238,7 +234,8 @@ class LogDirectory:
         if len(str(partition)) > NAME_BYTES_MAX:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition} is too long a name")
         if not self.holds(partition):
-            self._drop_checkpoints(partition)  # of an earlier topic with this name
+            with self._checkpointing:  # of an earlier topic with this name, or a move that failed
+                self._write_each(self._drop_checkpoints(partition))
             self._new.add(partition)
             self._env.fs.make_dir(partition_dir)
             if topic_id is not None:
@@ -338,7 +335,9 @@ class LogDirectory:
         with self._checkpointing:
             self.logs.pop(partition, None)
             self._expected.pop(partition, None)
-            self._drop_checkpoints(partition)
+            dropped = self._drop_checkpoints(partition)
+            with contextlib.suppress(StorageError):  # whoever has the partition here next does it
+                self._write_each(dropped)
 
     def put_away(self, partition: TopicPartition, delay_ms: int) -> None:
         """Rename the folder of a log that is open here no more, for `sweep_deleted` to remove."""
@@ -352,7 +351,8 @@ class LogDirectory:
             now_ms = self._env.clock.now_ms()
             self._doomed[target] = now_ms, after_ms(now_ms, delay_ms)
         self.forget(partition)
-        self._drop_checkpoints(partition)
+        with self._checkpointing:  # a topic of this name is another one, of which nothing is clean
+            self._write_each(self._drop_checkpoints(partition) & {checkpoints.CLEANER})
         self._new.discard(partition)
         self.checkpoint()
 
@@ -372,8 +372,10 @@ class LogDirectory:
                 (self._high_watermarks, checkpoints.HIGH_WATERMARK, log.high_watermark),
                 (self.cleaner_offsets, checkpoints.CLEANER, log.cleaner_checkpoint),
             ):
+                before = known.pop(log.partition, None)  # of a move that failed, or another topic
                 if offset is not None:
                     known[log.partition] = offset
+                if offset is not None or before is not None:
                     self._write(name, known)
             self._recovery_points[log.partition] = log.recovery_point
             self._write_recovery_points()
@@ -506,11 +508,27 @@ class LogDirectory:
                 if tp in self.logs:
                     self.logs[tp].cleaner_checkpoint = offset
 
-    def _drop_checkpoints(self, partition: TopicPartition) -> None:
-        for kept in (
-            self._recovery_points, self._log_starts, self._high_watermarks, self.cleaner_offsets,
-        ):  # fmt: skip
-            kept.pop(partition, None)
+    def _drop_checkpoints(self, partition: TopicPartition) -> set[str]:
+        """Forget a log that is not here; which files still have something of it."""
+        return {
+            name for name, kept in self._kept().items() if kept.pop(partition, None) is not None
+        }
+
+    def _write_each(self, names: Collection[str]) -> None:
+        """Durable."""
+        for name in names:
+            if name == checkpoints.RECOVERY_POINT:
+                self._write_recovery_points()
+            else:
+                self._write(name, self._kept()[name])
+
+    def _kept(self) -> dict[str, dict[TopicPartition, int]]:
+        return {
+            checkpoints.RECOVERY_POINT: self._recovery_points,
+            checkpoints.LOG_START: self._log_starts,
+            checkpoints.HIGH_WATERMARK: self._high_watermarks,
+            checkpoints.CLEANER: self.cleaner_offsets,
+        }
 
     def _merged(
         self, before: Mapping[TopicPartition, int], now: Mapping[TopicPartition, int]
@@ -566,23 +584,3 @@ class LogDirectory:
         if self.is_doubted or any(log.offline_reason is not None for log in self.logs.values()):
             return False
         return self.was_clean or set(self.partitions()) <= set(self.logs)
-
-
-def disk_failed(error: BaseException, log_dir: Path) -> bool:
-    """Whether an error of a log means that the disk under `log_dir` cannot be relied on any more.
-
-    A missing file concerns its log only, unless the whole directory is missing.
-    """
-    cause: BaseException | None = error
-    is_storage = False
-    while cause is not None:
-        if isinstance(cause, OSError):
-            if cause.errno in _NAMES:
-                return not os.path.exists(log_dir / LOCK)
-            return cause.errno not in _NOT_OF_THE_DISK
-        if isinstance(cause, StorageError):
-            if not cause.is_of_disk:
-                return False
-            is_storage = True
-        cause = cause.__cause__
-    return is_storage

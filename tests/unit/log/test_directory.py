@@ -24,7 +24,8 @@ from lapse.base.errors import (
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
-from lapse.log.directory import LogDirectory, disk_failed
+from lapse.log.directory import LogDirectory
+from lapse.log.disk_failed import disk_failed
 from lapse.log.env import LogEnv
 from lapse.log.incomplete import INCOMPLETE
 from lapse.log.lock import lock_holder
@@ -33,6 +34,10 @@ from lapse.metadata.tree import Unreachable
 from lapse.testing.clock import ManualClock
 from tests.support.log.logs import NOW, TP, append, batch, batches_of, config, env
 
+KEPT = (
+    checkpoints.RECOVERY_POINT, checkpoints.LOG_START, checkpoints.HIGH_WATERMARK,
+    checkpoints.CLEANER,
+)  # fmt: skip
 HOLDER = """
 import fcntl, sys
 f = open(sys.argv[1], "w")
@@ -401,3 +406,42 @@ def test_what_should_be_there_is_on_the_disk_where_no_recovery_point_can_be(tmp_
         directory.close()
     assert manifest_path(log.dir) in fs.synced
     assert not (tmp_path / checkpoints.CLEAN_SHUTDOWN).exists()
+
+
+def test_a_topic_made_anew_has_nothing_that_is_clean(tmp_path: Path) -> None:
+    """What a round had cleaned of the one before would never be cleaned, and hide from rounds."""
+    directory = LogDirectory.open(tmp_path, env())
+    append(directory.create_log(TP, config()), batch())
+    directory.set_cleaner_offsets({TP: 3})
+    directory.delete_log(TP)
+    append(directory.create_log(TP, config()), batch())
+    directory.close()
+    again = LogDirectory.open(tmp_path, env())
+    assert again.open_log(TP, config()).cleaner_checkpoint is None
+    again.close()
+
+
+def test_a_new_partition_is_without_what_the_files_say_of_another(tmp_path: Path) -> None:
+    """As a move leaves it that failed, and a broker that is killed before the next checkpoint."""
+    for name in KEPT:
+        checkpoints.write_offsets(RealFs(), tmp_path / name, {TP: 3})
+    directory = LogDirectory.open(tmp_path, env())
+    directory.create_log(TP, config())
+    assert [checkpoints.read_offsets(tmp_path / name) for name in KEPT] == [{}] * len(KEPT)
+    directory.close(clean=False)
+
+
+def test_a_log_that_is_taken_in_is_clean_as_far_as_itself_says(tmp_path: Path) -> None:
+    """The directory may have had a log of this name, or was to have this one before."""
+    old, new = (LogDirectory.open(tmp_path / name, env()) for name in ("old", "new"))
+    log = old.create_log(TP, config())
+    new.cleaner_offsets[TP] = 3
+    new.take_in(log)
+    assert checkpoints.read_offsets(new.path / checkpoints.CLEANER) == {}
+    log.cleaner_checkpoint = 2
+    new.take_in(log)
+    assert checkpoints.read_offsets(new.path / checkpoints.CLEANER) == {TP: 2}
+    new.give_back(TP)
+    assert checkpoints.read_offsets(new.path / checkpoints.CLEANER) == {}
+    for one in (new, old):
+        one.close(clean=False)

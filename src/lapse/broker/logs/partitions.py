@@ -33,7 +33,8 @@ from lapse.broker.logs.log_dirs import LogDirectories
 from lapse.lifecycle.decide.clock import ClockVerdict, lag_over
 from lapse.lifecycle.owner.recovery import finish_rounds
 from lapse.log import checkpoints
-from lapse.log.directory import LogDirectory, disk_failed
+from lapse.log.directory import LogDirectory
+from lapse.log.disk_failed import disk_failed
 from lapse.log.env import LogEnv
 from lapse.log.epochs import NO_EPOCH
 from lapse.log.folders import is_unused
