@@ -13,7 +13,7 @@ import asyncio
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
@@ -80,11 +80,12 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic's id and, by partition, its leader (`NO_LEADER` while there is none)."""
+    """A topic's id; by partition its leader (`NO_LEADER` while there is none), and its epoch."""
 
     name: str
     topic_id: uuid.UUID
     leaders: Mapping[int, int]
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
 
 
 def parse_bootstrap(text: str) -> tuple[Address, ...]:
@@ -269,4 +270,5 @@ def _is_open(opening: asyncio.Task[BrokerConnection]) -> bool:
 
 def _topic(name: str, metadata: MetadataResponseTopic) -> Topic:
     leaders = {p.partition_index: p.leader_id for p in metadata.partitions}
-    return Topic(name, metadata.topic_id, leaders)
+    epochs = {p.partition_index: p.leader_epoch for p in metadata.partitions}
+    return Topic(name, metadata.topic_id, leaders, epochs)

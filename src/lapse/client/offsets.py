@@ -25,6 +25,12 @@ from lapse.wire.schema.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from lapse.wire.schema.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 
 CONSUMER = -1
 NO_OFFSET = -1
@@ -94,6 +100,26 @@ async def list_offsets_by(
     request = ListOffsetsRequest(replica_id=CONSUMER, topics=tuple(_topics(wanted)), by=by)
     answer = await connection.request(request, ListOffsetsResponse, timeout_seconds=timeout_seconds)
     return _offsets(answer) if answer.by == by else None
+
+
+async def log_end(connection: BrokerConnection, partition: TopicPartition, epoch: int) -> int:
+    """Where a leader's log ends, above the high watermark too; -1 where it knows no epochs.
+
+    `epoch` is the leader's, by metadata. Raises KafkaError.
+    """
+    asked = OffsetForLeaderPartition(
+        partition=partition.partition, current_leader_epoch=epoch, leader_epoch=epoch
+    )
+    request = OffsetForLeaderEpochRequest(
+        replica_id=CONSUMER,
+        topics=(OffsetForLeaderTopic(topic=partition.topic, partitions=(asked,)),),
+    )
+    answer = await connection.request(request, OffsetForLeaderEpochResponse)
+    [topic] = answer.topics
+    [found] = topic.partitions
+    if found.error_code:
+        raise refusal(found.error_code, None, str(partition))
+    return found.end_offset
 
 
 def _offsets(answer: ListOffsetsResponse) -> dict[TopicPartition, int | KafkaError]:

@@ -16,6 +16,7 @@ record was made.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -69,15 +70,9 @@ class ClockGuard:
         """Judge the time now; while it is `held`, nothing may be removed by time, or stamped."""
         confirmation = self._data_dir / CONFIRMED
         confirmed = confirmation.exists()
-        newest, booted_s = self._newest(), self._clock.boot_seconds()
-        boot_id = self._clock.boot_id()
-        rebooted = newest is not None and (
-            newest.adrift or is_of_another_boot(newest, booted_s, boot_id)
-        )
-        verdict = judge_clock(
-            newest, self._clock.now_ms(), booted_s, self._jump_max_ms,
-            confirmed=confirmed or (rebooted and self._clock.is_synchronised()), boot_id=boot_id,
-        )  # fmt: skip
+        believed = [] if self._last is None else [self._last]
+        records = [*believed, *kept_records(self._data_dir)]
+        verdict = judge(records, self._clock, self._jump_max_ms, confirmed=confirmed)
         self._last = verdict.record
         self.held, self.ahead_ms = verdict.held, verdict.jumped_ms
         self._log_changes(verdict)
@@ -111,19 +106,6 @@ class ClockGuard:
             return True
         return record.now_ms - kept.now_ms >= KEEP_EVERY_MS
 
-    def _newest(self) -> ClockRecord | None:
-        """The newest record: what this guard believed last, or what any keeper has stored."""
-        records = [self._last] if self._last is not None else []
-        records += [r for name in KEEPERS if (r := read_record(self._data_dir / name)) is not None]
-        booted_s, boot_id = self._clock.boot_seconds(), self._clock.boot_id()
-
-        def rank(record: ClockRecord) -> tuple[int, bool, bool]:
-            """Prefers, of equal times, a record of this boot, then one that was confirmed."""
-            another = is_of_another_boot(record, booted_s, boot_id)
-            return record.now_ms, not another, not record.adrift
-
-        return max(records, key=rank, default=None)
-
     def _log_changes(self, verdict: ClockVerdict) -> None:
         """Log a change of state once when it begins and once when it is over."""
         text = clock_text(verdict)
@@ -135,6 +117,35 @@ class ClockGuard:
             else:
                 logger.info("the clock is believed again")
         self._logged = state
+
+
+def judge(
+    records: Iterable[ClockRecord], clock: Clock, jump_max_ms: int, *, confirmed: bool
+) -> ClockVerdict:
+    """How who keeps these records judges the time now; the newest of them counts.
+
+    A clock that came up synchronised after a reboot counts as confirmed.
+    """
+    booted_s, boot_id = clock.boot_seconds(), clock.boot_id()
+
+    def rank(record: ClockRecord) -> tuple[int, bool, bool]:
+        """Prefers, of equal times, a record of this boot, then one that was confirmed."""
+        another = is_of_another_boot(record, booted_s, boot_id)
+        return record.now_ms, not another, not record.adrift
+
+    newest = max(records, key=rank, default=None)
+    rebooted = newest is not None and (
+        newest.adrift or is_of_another_boot(newest, booted_s, boot_id)
+    )
+    return judge_clock(
+        newest, clock.now_ms(), booted_s, jump_max_ms,
+        confirmed=confirmed or (rebooted and clock.is_synchronised()), boot_id=boot_id,
+    )  # fmt: skip
+
+
+def kept_records(data_dir: Path) -> list[ClockRecord]:
+    """What the keepers of a directory have stored."""
+    return [r for name in KEEPERS if (r := read_record(data_dir / name)) is not None]
 
 
 def read_record(path: Path) -> ClockRecord | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from lapse.lifecycle.clock_guard import (
 )
 from lapse.lifecycle.decide.clock import ClockRecord
 from lapse.testing.clock import ManualClock
+from lapse.testing.crash_fs import CrashFs
 from tests.support.lifecycle.rounds import NOW
 
 HOUR = 3_600_000
@@ -175,6 +177,38 @@ def test_the_record_is_durable_before_anything_goes_by_it(tmp_path: Path) -> Non
     clock.advance(60_000)
     watched.look()
     assert read_record(tmp_path / SERVICE) == ClockRecord(NOW + 119_999, 119.999, boot_id="boot 0")
+
+
+def looks(watched: ClockGuard, _: ManualClock) -> None:
+    watched.look()
+
+
+def looks_again_later(watched: ClockGuard, clock: ManualClock) -> None:
+    watched.look()
+    clock.advance(60_000)
+    watched.look()
+
+
+def keeps(watched: ClockGuard, clock: ManualClock) -> None:
+    watched.look()
+    clock.advance(1)
+    watched.look()
+    watched.keep()
+
+
+@pytest.mark.parametrize("act", [looks, looks_again_later, keeps])
+def test_a_power_cut_does_not_take_the_record_back(
+    tmp_path: Path, act: Callable[[ClockGuard, ManualClock], None]
+) -> None:
+    """Nor its name: without it a clock that jumped would be believed after the next start."""
+    for seed in range(10):
+        path, clock = tmp_path / str(seed), ManualClock(NOW)
+        path.mkdir()
+        fs = CrashFs(RealFs(), None, lose_unsynced=True, lose_renames=True, seed=seed)
+        act(ClockGuard(fs, clock, path, HOUR), clock)
+        fs.cut_power()
+        kept = read_record(path / SERVICE)
+        assert kept == ClockRecord(clock.now_ms(), clock.boot_seconds(), boot_id="boot 0")
 
 
 def test_a_record_that_makes_no_sense_is_none(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from lapse.base.clock import Clock
 from lapse.base.errors import ConfigError, LapseError, StorageError
 from lapse.base.fs import Fs
 from lapse.lifecycle.erase import served
+from lapse.lifecycle.erase.findings import KEYLESS, Findings
 from lapse.lifecycle.erase.order import (
     Due,
     Forced,
@@ -54,8 +55,8 @@ from lapse.lifecycle.erase.served import Served
 from lapse.lifecycle.erase.sign import fingerprint, public_key_of, seal
 from lapse.log.summary import FOLDER
 
-PATIENCE_MS = 180_000  # doubts that have not changed for this long will not go away
-HINT_MS = 600_000  # values that have not changed for this long need the operator's attention
+PATIENCE_SECONDS = 180  # doubts that have not changed for this long will not go away
+HINT_SECONDS = 600  # values that have not changed for this long need the operator's attention
 REST_SECONDS = 4.0  # a sleep this long means that nothing has changed for as long
 _NAMED_MAX = 10
 # Errors of file systems that have nothing to sync in a folder, or are mounted read-only.
@@ -117,7 +118,8 @@ class Target:
 
     Attributes:
         keys: by number. salt: of its report. run: searches files for these keys.
-        last: the last look. since_ms: when what is left changed last.
+        last: the last look. since_seconds: when what is left changed last, from one step to the
+            next; monotonic, since the clock may be set meanwhile.
         written: tombstones written by this process. may_force: no broker has refused the forced
             setting yet.
         is_forced: this process has set it. is_unsure_reported: the operator was informed that the
@@ -133,7 +135,7 @@ class Target:
     salt: str
     run: Run
     last: Look | None = None
-    since_ms: int = 0
+    since_seconds: float = 0.0
     written: set[Due] = field(default_factory=set)
     may_force: bool = True
     is_forced: bool = False
@@ -180,7 +182,7 @@ class Erasure:
         """Look at all replicas; what did not change since the last look is not read again."""
         started_ms = self._clock.now_ms()
         last = () if anew or target.last is None else target.last.replicas
-        before = {(replica.path, replica.sort): replica.files for replica in last}
+        before = {(replica.path, replica.sort): _read_well(replica) for replica in last}
         replicas = tuple(
             look_through(where, target.run, self._clock, before.get((where.path, where.sort), ()))
             for where in self._places.of(target.part)
@@ -192,10 +194,9 @@ class Erasure:
         verdict = doubted(judge(replicas, spec, target.part.topic), target.doubts)
         verdict = with_never_seen(verdict, target.part.never_seen, len(target.keys))
         left = what_is_left(totals(replicas), spec, verdict)
-        ended_ms = self._clock.now_ms()
-        if target.last is None or target.last.left != left:
-            target.since_ms = ended_ms
-        target.last = Look(replicas, spec, verdict, left, started_ms, ended_ms)
+        if target.last is None:
+            target.since_seconds = self._clock.monotonic()
+        target.last = Look(replicas, spec, verdict, left, started_ms, self._clock.now_ms())
         return target.last
 
     def due(self, target: Target) -> list[Due]:
@@ -278,14 +279,17 @@ class Erasure:
         if look.verdict.reasons == target.doubts:  # nothing in the files contradicts a proof
             look = self._last_look(target, fs)
             target.is_done = look.verdict.state in GONE
-        if look.verdict.state == NOT_PROVEN:
-            target.is_done = look.ended_ms - target.since_ms > PATIENCE_MS
         changed = before is None or before.left != look.left
+        if changed:
+            target.since_seconds = self._clock.monotonic()
+        waited_seconds = self._clock.monotonic() - target.since_seconds
+        if look.verdict.state == NOT_PROVEN:
+            target.is_done = waited_seconds > PATIENCE_SECONDS
         if changed:
             say(f"{target.part.topic}: {look.left.text()}")
         if in_tables(look):
             self._hint_tables(target, say)
-        elif not changed and look.left.values and look.ended_ms - target.since_ms > HINT_MS:
+        elif look.left.values and waited_seconds > HINT_SECONDS:
             self._hint(target, say)
         return changed
 
@@ -301,7 +305,7 @@ class Erasure:
         """Report doubts that only the operator can remove, instead of waiting in silence."""
         look = target.last
         if look is not None and look.verdict.state == NOT_PROVEN:
-            minutes = PATIENCE_MS // 60_000
+            minutes = PATIENCE_SECONDS // 60
             say(f"{target.part.topic}: {look.left.text()}; looking again for {minutes} minutes")
 
     def _hint(self, target: Target, say: Say) -> None:
@@ -413,6 +417,11 @@ def in_tables(look: Look) -> list[str]:
     return [one.path for one in having] if is_all else []
 
 
+def _read_well(replica: ReplicaFindings) -> tuple[Findings, ...]:
+    """What need not be read again: an error may be a moment's, as of too many open files."""
+    return tuple(one for one in replica.files if one.problem is None or one.kind == KEYLESS)
+
+
 def _sync_removals(replicas: Iterable[ReplicaFindings], fs: Fs) -> Iterator[str]:
     """Sync the removals from the folders that were looked at; yields the failures as sentences."""
     for replica in replicas:
@@ -443,8 +452,13 @@ def _write_proof(fs: Fs, folder: Path, target: Target, key: Ed25519PrivateKey) -
 
 
 def _new_path(folder: Path, topic: str) -> Path:
-    path, n = folder / f"{topic}.proof.json", 1
-    while path.exists():
-        n += 1
-        path = folder / f"{topic}.proof-{n}.json"
-    return path
+    """Of a number that no report of the topic has yet, and none above it."""
+    first = f"{topic}.proof.json"
+    begin, end = f"{topic}.proof-", ".json"
+    names = [path.name for path in folder.iterdir()]
+    taken = [1] if first in names else []
+    for name in names:
+        number = name.removeprefix(begin).removesuffix(end)
+        if name == f"{begin}{number}{end}" and number.isascii() and number.isdecimal():
+            taken.append(int(number))
+    return folder / (f"{begin}{max(taken) + 1}{end}" if taken else first)

@@ -155,7 +155,7 @@ def list_replica(replica: Path, topic: str, partition: int | None) -> Listing:
     homes: list[Home] = []
     known = False
     for entry in entries:
-        if entry.is_dir():
+        if _is_dir(entry):
             known |= TopicPartition.parse(entry.name) is not None
             if belongs(entry.name, topic, partition):
                 partitions.append(entry.name)
@@ -290,10 +290,18 @@ def _below(root: Path, relative: str, folder: str) -> Iterator[ReplicaFile]:
             continue
         for entry in entries:
             below = f"{path}/{entry.name}" if path else entry.name
-            if entry.is_dir():
+            if _is_dir(entry):
                 waiting.append(below)
             else:
                 yield from _file(root, below, folder)
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    """False where that cannot be said, of a link that leads to itself, say: `_file` says why."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def is_text(path: str) -> bool:

@@ -118,6 +118,12 @@ def _is_plain(fd: int, path: str, size: int) -> bool:
     return True
 
 
+# Arrow's types, by what `pyarrow.types` asks for.
+_LISTS = ("list", "large_list", "fixed_size_list", "list_view", "large_list_view")
+_TEXTS = ("string", "binary", "large_string", "large_binary", "string_view", "binary_view")
+_WITHOUT_TEXT = ("null", "boolean", "integer", "floating", "decimal", "temporal")
+
+
 class _Rows:
     """One walk through one Parquet file."""
 
@@ -174,8 +180,7 @@ class _Rows:
         self._raw.search_file(self._fd, _data_end(told), self._state.size)
         names, open_it = told.schema.to_arrow_schema().names, self._parquet.ParquetFile
         if KEY not in names:
-            self._search_all(open_it(source, metadata=told))
-            return None
+            return self._search_all(open_it(source, metadata=told))
         columns = map(told.schema.column, range(told.num_columns))
         if [one.physical_type in _BYTES for one in columns if one.path == KEY] != [True]:
             return f"has no single column {KEY} of bytes or text"
@@ -238,12 +243,16 @@ class _Rows:
                 self._spots.append(Spot(target, offset, 0, tombstone=tombstone))
         self._counts[target] = self._counts.get(target, Count(target)) + one
 
-    def _search_all(self, file: Any) -> None:
-        """Raw, in what is text or bytes, however deep."""
+    def _search_all(self, file: Any) -> str | None:
+        """Raw, in what is text or bytes, however deep; why that is not all there is, or None."""
         for rows in file.iter_batches(_BATCH_ROWS):
-            for column in rows.columns:
-                for data in _bytes_in(self._pa, column):
-                    self._raw.search_inflated(as_array(data), 0)
+            for name, column in zip(rows.schema.names, rows.columns, strict=True):
+                try:
+                    for data in _bytes_in(self._pa, column):
+                        self._raw.search_inflated(as_array(data), 0)
+                except _NotSearched as e:
+                    return f"has a column {name} that is not searched: {e}"
+        return None
 
     def _counted(self) -> tuple[Count, ...]:
         """A key's places in dictionaries and in the footer say nothing new where rows have it."""
@@ -267,21 +276,32 @@ def _data_end(metadata: Any) -> int:
     return max(ends)
 
 
+class _NotSearched(Exception):
+    """Of a type that may hold text or bytes, as far as we know."""
+
+
 def _bytes_in(pa: Any, column: Any) -> Iterator[bytes]:
-    """Of all values at once: a key that seems to begin in one and end in the next counts as one."""
+    """Of all values at once: a key that seems to begin in one and end in the next counts as one.
+
+    Raises _NotSearched.
+    """
     kinds, kind = pa.types, column.type
-    if kinds.is_dictionary(kind):
-        parts = [column.dictionary]
+    if isinstance(kind, pa.BaseExtensionType):
+        yield from _bytes_in(pa, column.storage)
+    elif kinds.is_dictionary(kind):
+        yield from _bytes_in(pa, column.dictionary)
     elif kinds.is_struct(kind):
-        parts = column.flatten()
+        for part in column.flatten():
+            yield from _bytes_in(pa, part)
     elif kinds.is_map(kind):
-        parts = [column.keys, column.items]
-    elif kinds.is_list(kind) or kinds.is_large_list(kind):
-        parts = [column.flatten()]
-    else:
-        if kinds.is_string(kind) or kinds.is_binary(kind):
-            data = column.cast(pa.large_binary()).buffers()[2]
-            yield b"" if data is None else data.to_pybytes()
-        return
-    for part in parts:
-        yield from _bytes_in(pa, part)
+        for part in (column.keys, column.items):
+            yield from _bytes_in(pa, part)
+    elif any(getattr(kinds, f"is_{name}")(kind) for name in _LISTS):
+        yield from _bytes_in(pa, column.flatten())
+    elif any(getattr(kinds, f"is_{name}")(kind) for name in _TEXTS):
+        data = column.cast(pa.large_binary()).buffers()[2]
+        yield b"" if data is None else data.to_pybytes()
+    elif kinds.is_fixed_size_binary(kind):
+        yield from _bytes_in(pa, column.cast(pa.binary()))
+    elif not any(getattr(kinds, f"is_{name}")(kind) for name in _WITHOUT_TEXT):
+        raise _NotSearched(str(kind))

@@ -16,7 +16,7 @@ from lapse.base.ids import TopicPartition
 from lapse.client.admin import Admin
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.login import Login
-from lapse.client.offsets import LATEST, list_offsets
+from lapse.client.offsets import LATEST, list_offsets, log_end
 from lapse.client.producer import Producer, ProducerConfig
 from lapse.client.settings import (
     FROM_TOPIC,
@@ -32,6 +32,7 @@ from lapse.lifecycle.erase.search import Bound
 POLICY, MIN_LAG, MAX_LAG = "cleanup.policy", "min.compaction.lag.ms", "max.compaction.lag.ms"
 RETENTION, REMOVAL_LAG = "delete.retention.ms", "lapse.tombstone.removal.max.lag.ms"
 UNLINK_DELAY = "file.delete.delay.ms"
+NO_EPOCH = -1  # of brokers that do not say it
 FORCED_LAG_MS = 1000
 # Errors after which it is unknown whether the change was made.
 _UNSURE = frozenset(
@@ -141,6 +142,7 @@ def another_topic(topic: str) -> ConfigError:
 
 
 async def _ends(broker: Broker, partitions: Sequence[TopicPartition]) -> tuple[Bound, ...]:
+    """Where the logs end: a record that no follower has yet was written before the order, too."""
     found = []
     async with Cluster(parse_bootstrap(broker.bootstrap), broker.login) as cluster:
         for partition in partitions:
@@ -148,6 +150,10 @@ async def _ends(broker: Broker, partitions: Sequence[TopicPartition]) -> tuple[B
             end = (await list_offsets(connection, {partition: LATEST}))[partition]
             if isinstance(end, KafkaError):
                 raise end
+            epochs = (await cluster.topic(partition.topic)).leader_epochs
+            epoch = epochs.get(partition.partition, NO_EPOCH)
+            if epoch != NO_EPOCH:
+                end = max(end, await log_end(connection, partition, epoch))
             found.append(Bound(partition.partition, end))
     return tuple(found)
 

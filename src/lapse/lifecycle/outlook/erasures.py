@@ -212,9 +212,18 @@ class Erasures:
             numbered.setdefault(named["topic"], []).append((int(named["number"] or 1), kept[1]))
         self._proofs[folder] = found
         return {
-            topic: [proof for _, proof in sorted(some, key=lambda one: -one[0])]
+            topic: [proof for _, proof in sorted(some, key=_age)]
             for topic, some in numbered.items()
         }
+
+
+def _age(numbered: tuple[int, Proof]) -> tuple[bool, int, int]:
+    """The newest first: numbers may have been given again, after a report was put elsewhere.
+
+    One that cannot be read may be the newest.
+    """
+    number, proof = numbered
+    return bool(proof.verdict), -proof.ended_ms, -number
 
 
 def _may_have_order(folder: Path) -> bool:

@@ -9,8 +9,8 @@ from lapse.base.clock import Clock, time_text
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import CorruptData, LapseError, StorageError, unreadable
 from lapse.base.host import processors
-from lapse.lifecycle.clock_guard import CONFIRMED, KEEPERS, read_record
-from lapse.lifecycle.decide.clock import ClockVerdict, judge_clock
+from lapse.lifecycle.clock_guard import CONFIRMED, judge, kept_records
+from lapse.lifecycle.decide.clock import ClockVerdict
 from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.lateness import deadlines_of, overdue_ms
@@ -211,9 +211,7 @@ def _of_service(logdir: Path) -> tuple[Queue, ServiceProgress | None, LapseError
 
 def _verdict(logdir: Path, clock: Clock, jump_max_ms: int) -> ClockVerdict | None:
     """How the processes that remove records here judge the clock; None where there are none."""
-    records = [r for name in KEEPERS if (r := read_record(logdir / name)) is not None]
+    records = kept_records(logdir)
     if not records:
         return None
-    newest = max(records, key=lambda r: (r.now_ms, r.monotonic_s or 0.0))
-    confirmed = (logdir / CONFIRMED).exists()
-    return judge_clock(newest, clock.now_ms(), clock.monotonic(), jump_max_ms, confirmed=confirmed)
+    return judge(records, clock, jump_max_ms, confirmed=(logdir / CONFIRMED).exists())

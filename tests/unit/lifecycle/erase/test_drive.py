@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,9 +23,10 @@ from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import RealFs
 from lapse.client.connection import ConnectionLost
 from lapse.client.login import PLAINTEXT
+from lapse.lifecycle.erase import audit
 from lapse.lifecycle.erase.drive import (
-    HINT_MS,
-    PATIENCE_MS,
+    HINT_SECONDS,
+    PATIENCE_SECONDS,
     REST_SECONDS,
     Erasure,
     Places,
@@ -188,7 +191,7 @@ def test_what_does_not_go_is_told_once_and_waited_for(tmp_path: Path) -> None:
     value = written(tmp_path / "t-0" / (FIRST + ".deleted"), batch(0, KEY))
     clock = Sleeper(*[lambda: None] * 60, value.unlink)
     target, said = run(tmp_path, clock)
-    assert clock.now_ms() > NOW + HINT_MS
+    assert clock.now_ms() > NOW + 1000 * HINT_SECONDS
     assert [line for line in said if "lapse explain t" in line] == [
         "t: nothing goes; `lapse explain t` says what rounds wait for"
     ]
@@ -202,7 +205,7 @@ def test_doubts_that_stay_end_it(tmp_path: Path) -> None:
     clock = Sleeper()
     target, said = run(tmp_path, clock)
     assert verdict_of(target) == NOT_PROVEN
-    assert NOW + PATIENCE_MS < clock.now_ms() < NOW + 2 * PATIENCE_MS
+    assert NOW + 1000 * PATIENCE_SECONDS < clock.now_ms() < NOW + 2000 * PATIENCE_SECONDS
     link = tmp_path / "t-0" / "link"
     assert said == [
         f"t: nothing remains, but {link} a link to what is not there; looking again for 3 minutes"
@@ -282,6 +285,46 @@ def test_what_may_come_back_after_a_power_cut_is_not_proven_gone(
     assert all("may come back after a power cut" in doubt for doubt in target.doubts)
 
 
+def test_a_sync_that_fails_again_and_again_ends_it(tmp_path: Path) -> None:
+    """Each step looks twice, once without the doubt: that is no change."""
+    written(tmp_path / "t-0" / FIRST, others(0))
+    clock = Sleeper()
+    erasure, target = erasure_of(tmp_path, clock)
+    erasure.look(target)
+    limit_ms = NOW + 5000 * PATIENCE_SECONDS
+    erasure.run(Unsyncable(errno.EIO), tmp_path, lambda _: None, until_ms=limit_ms, lags={})
+    assert verdict_of(target) == NOT_PROVEN
+    assert NOW + 1000 * PATIENCE_SECONDS < clock.now_ms() < NOW + 2000 * PATIENCE_SECONDS
+
+
+@pytest.mark.parametrize("jump_ms", [3_600_000, -7 * 86_400_000])
+def test_a_clock_that_is_set_meanwhile_changes_no_patience(tmp_path: Path, jump_ms: int) -> None:
+    written(tmp_path / "t-0" / FIRST, others(0))
+    (tmp_path / "t-0" / "link").symlink_to("nowhere")
+    clock = Sleeper(lambda: None, lambda: clock.jump(jump_ms))
+    target, _ = run(tmp_path, clock)
+    assert verdict_of(target) == NOT_PROVEN
+    assert PATIENCE_SECONDS < clock.monotonic() < 2 * PATIENCE_SECONDS
+
+
+def test_an_error_of_a_moment_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many open files, say: it was remembered until the process ended, not proven."""
+    written(tmp_path / "t-0" / FIRST, others(0))
+    open_it, fails = os.open, iter([OSError(errno.EMFILE, "")])
+
+    def opened(path: Any, *more: Any, **named: Any) -> int:
+        if str(path).endswith(FIRST) and (error := next(fails, None)):
+            raise error
+        return open_it(path, *more, **named)
+
+    monkeypatch.setattr(audit.os, "open", opened)
+    target, _ = run(tmp_path, Sleeper())
+    assert verdict_of(target) == PROVEN
+    assert next(fails, None) is None
+
+
 MOVED = "t-0 has 2 replicas (on brokers 0, 7), and 1 of the given directories have it"
 
 
@@ -295,7 +338,7 @@ def test_a_replica_that_came_while_it_waited_is_missed(tmp_path: Path) -> None:
     assert target.last is not None
     assert target.last.verdict.reasons == (MOVED,)
     assert said[-1] == f"t: nothing remains, but {MOVED}"
-    assert NOW + PATIENCE_MS < clock.now_ms() < NOW + 2 * PATIENCE_MS
+    assert NOW + 1000 * PATIENCE_SECONDS < clock.now_ms() < NOW + 2000 * PATIENCE_SECONDS
 
 
 def test_a_reassignment_that_ends_is_waited_for(tmp_path: Path) -> None:

@@ -90,6 +90,16 @@ def test_what_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> None:
     }
 
 
+def test_a_link_to_itself_is_listed_with_the_reason(tmp_path: Path) -> None:
+    """Whether it is a folder cannot be said; that ended the whole look."""
+    for place in ("t-0", "."):
+        (tmp_path / place).mkdir(exist_ok=True)
+        (tmp_path / place / "loop").symlink_to("loop")
+    listed = {place.path: place.problem for place in list_replica(tmp_path, "t", None).places}
+    assert listed.keys() == {"loop", "t-0/loop"}
+    assert all("cannot be looked at" in (problem or "") for problem in listed.values())
+
+
 def test_which_directory_a_partition_is(tmp_path: Path) -> None:
     """By what it is, not by its path."""
     for replica in "ab":

@@ -205,6 +205,39 @@ def test_a_file_without_keys_is_searched_in_all_that_is_text(tmp_path: Path) -> 
     assert found_in(path).counts == ()
 
 
+_TEXT = KEY.decode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "one"),
+    [
+        (pa.large_string(), _TEXT), (pa.large_binary(), KEY), (pa.binary(len(KEY)), KEY),
+        (pa.string_view(), _TEXT), (pa.list_(pa.large_string()), [_TEXT]),
+        (pa.large_list(pa.binary()), [KEY]), (pa.list_(pa.string(), 1), [_TEXT]),
+        (pa.map_(pa.string(), pa.large_string()), [("k", _TEXT)]),
+        (pa.struct({"of": pa.large_binary()}), {"of": KEY}),
+        (pa.dictionary(pa.int32(), pa.large_string()), _TEXT),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_text_is_searched_in_whatever_type_it_is(
+    tmp_path: Path, kind: pa.DataType, one: object
+) -> None:
+    """Of none of these it was, and the file was proven to be without the key."""
+    path = tmp_path / "t" / "other.parquet"
+    path.parent.mkdir()
+    table = pa.table({"n": [1, 2], "what": pa.array([one, one], kind)})
+    pq.write_table(table, path, write_statistics=False)
+    found = found_in(path)
+    assert found.problem is None
+    assert found.counts[0].raw > 0
+
+
+def test_a_type_that_is_not_known_is_not_gone() -> None:
+    with pytest.raises(rows._NotSearched, match="run_end_encoded"):
+        [*rows._bytes_in(pa, pa.RunEndEncodedArray.from_arrays([1], ["a"]))]
+
+
 def test_keys_that_are_no_bytes_cannot_be_compared(tmp_path: Path) -> None:
     path = tmp_path / PART
     path.parent.mkdir()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition
 from lapse.broker.logs.topics import NewTopic
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
@@ -56,6 +57,15 @@ async def set_lag(node: Node, value: str) -> None:
 async def lag_of(node: Node) -> tuple[str | None, int]:
     entry = (await ask(broker_of(node), "t")).settings[MAX_LAG]
     return entry.value, entry.source
+
+
+async def test_an_order_is_about_what_no_follower_has_yet_too(node: Node) -> None:
+    """Written with acks=1 before it, and above the high watermark: it was erased by nobody."""
+    log = node.services.partitions.get(TopicPartition("t", 1))
+    log.set_replicated(replicated=True)
+    log.high_watermark = 1
+    assert (log.high_watermark, log.log_end_offset) == (1, 2)
+    assert (await ask(broker_of(node), "t")).ends == (Bound(0, 0), Bound(1, 2))
 
 
 async def test_what_a_topic_is_asked(node: Node) -> None:

@@ -84,6 +84,14 @@ def replace_by_a_copy(path: Path) -> None:
     copy.rename(segment)
 
 
+def change_within(path: Path) -> None:
+    """Of the same size and time, as a round sets that of the last append."""
+    segment = min((path / str(LOG)).glob("*.log"))
+    found, data = segment.stat(), segment.read_bytes()
+    segment.write_bytes(data)
+    os.utime(segment, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
 def test_what_was_planned_before_is_committed_after(tmp_path: Path) -> None:
     receipt, handed = made(tmp_path / "data")
     with opened(tmp_path / "data", LATER, handed) as owner:
@@ -108,7 +116,14 @@ def test_without_a_hand_over_it_is_stale_and_swept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [append_by_another, delete_records_by_another, clean_by_another, touch, replace_by_a_copy],
+    [
+        append_by_another,
+        delete_records_by_another,
+        clean_by_another,
+        touch,
+        replace_by_a_copy,
+        change_within,
+    ],
 )
 def test_a_log_that_somebody_has_changed_meanwhile_is_left_alone(
     change: Change, tmp_path: Path

@@ -1,0 +1,71 @@
+"""What `explain` says of the clock is what the processes go by that remove records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lapse.base.fs import RealFs
+from lapse.lifecycle.clock_guard import ClockGuard
+from lapse.lifecycle.outlook.explain import _verdict
+from lapse.testing.clock import ManualClock
+
+HOUR_MS = 3_600_000
+
+
+class Slept(ManualClock):
+    """Of a machine that was suspended: its monotonic clock stood still, its boot clock did not."""
+
+    asleep_seconds = 0.0
+
+    def boot_seconds(self) -> float:
+        return super().boot_seconds() + self.asleep_seconds
+
+    def suspend(self, ms: int) -> None:
+        self.jump(ms)
+        self.asleep_seconds += ms / 1000
+
+
+def guard(clock: ManualClock, folder: Path) -> ClockGuard:
+    return ClockGuard(RealFs(), clock, folder, HOUR_MS)
+
+
+def sleeps(clock: Slept) -> None:
+    clock.suspend(5 * HOUR_MS)
+
+
+def is_set_back_a_little(clock: Slept) -> None:
+    clock.advance(1000)
+    clock.jump(-1500)
+
+
+def jumps(clock: Slept) -> None:
+    clock.jump(2 * HOUR_MS)
+
+
+def comes_up_synchronised(clock: Slept) -> None:
+    clock.synchronised = True
+    clock.reboot(5 * HOUR_MS)
+
+
+@pytest.mark.parametrize(
+    ("happening", "held"),
+    [(sleeps, False), (is_set_back_a_little, False), (jumps, True), (comes_up_synchronised, False)],
+)
+def test_the_clock_is_held_where_it_is(
+    tmp_path: Path, happening: Callable[[Slept], None], held: bool
+) -> None:
+    clock = Slept()
+    clock.advance(600_000)
+    clock.suspend(HOUR_MS)
+    before = guard(clock, tmp_path)
+    before.look()
+    before.keep()
+    happening(clock)
+    told = _verdict(tmp_path, clock, HOUR_MS)
+    judged = guard(clock, tmp_path).look()
+    assert told is not None
+    assert (told.held, told.jumped_ms) == (judged.held, judged.jumped_ms)
+    assert told.held == held
