@@ -364,6 +364,8 @@ class Appender:
         For the holder of both locks.
         """
         log, old = self._log, self.active
+        if old.base_offset == base_offset:  # the append after it failed, and is made again
+            return
         log.keeper.strike([old.base_offset])
         self.active = ActiveSegment.create(log.dir, log.env, base_offset)
         log.state = log.state.with_segments((self.active,))

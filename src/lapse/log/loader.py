@@ -90,6 +90,7 @@ from lapse.log.time_index import NO_TIMESTAMP, TimeIndex
 from lapse.log.txn_index import AbortedTxn, TxnIndex, contradiction, may_lack
 from lapse.records.append_times import NOTHING, AppendTimes
 
+OVERLAP = "a batch of it reaches above where the next segment begins, and ends"
 _log = logging.getLogger(__name__)
 
 
@@ -277,7 +278,9 @@ class _Loader:
                     return sealed, trusted
             scanned = self._recovered(base_offset, bases[n + 1 :])
             if next_base is not None and scanned.summary.end_offset > next_base:
-                # The next one repeats offsets that are here: it is the first thing wrong (W-7).
+                # The next one repeats offsets that are here: it is the first thing wrong (W-7). But
+                # no checksum covers a base offset: if the next one was synced, this one is damaged.
+                self._require_unsynced(scanned, bases[n + 1 :], OVERLAP)
                 self.remove(bases[n + 1 :])
                 last = True
             if scanned.bad is not None or self._must_recover(next_base):
@@ -418,7 +421,7 @@ class _Loader:
         opened_ms = self._opened_ms()
         scanned.summary = with_last_append(self._dir, scanned.summary, opened_ms, is_last=not later)
         if scanned.bad is not None:
-            self._require_unsynced(scanned, later)
+            self._require_unsynced(scanned, later, str(scanned.bad))
             aside = keep_tail(self._env.fs, self._dir, base_offset, scanned.summary.size)
             _log.warning(
                 "%s: %s; cut off at byte %d, offset %d%s", self._partition, scanned.bad,
@@ -433,7 +436,7 @@ class _Loader:
         self.epochs += scanned.epochs
         return scanned
 
-    def _require_unsynced(self, scanned: Scanned, later: list[int]) -> None:
+    def _require_unsynced(self, scanned: Scanned, later: list[int], wrong: str) -> None:
         """Raise MissingData where what would be cut off was synced: a crash has not done that."""
         found, summary = self._keeper.found, scanned.summary
         if found is None:
@@ -446,9 +449,10 @@ class _Loader:
         )
         if was_synced:
             name = segment_path(self._dir, summary.base_offset, LOG).name
-            end = max(found.end_offset, point, summary.end_offset + 1)
-            why = f"{name}: {scanned.bad} at byte {summary.size}, below what was synced"
-            raise missing(self._dir, self._partition, [Hole(summary.end_offset, end, why)])
+            start = min([summary.end_offset, *later[:1]])
+            end = max(found.end_offset, point, start + 1)
+            why = f"{name}: {wrong} at byte {summary.size}, below what was synced"
+            raise missing(self._dir, self._partition, [Hole(start, end, why)])
 
     def _append_times(self, summary: Summary) -> AppendTimes:
         """Append times of a segment whose end may have moved since their file was written."""

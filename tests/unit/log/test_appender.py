@@ -10,7 +10,7 @@ import pytest
 
 from lapse.base.config import TopicConfig
 from lapse.base.errors import CorruptData, ErrorCode, StorageError
-from lapse.base.fs import RealFs
+from lapse.base.fs import AppendFile, RealFs
 from lapse.log.markers import parse_marker
 from lapse.log.partition_log import PartitionLog
 from lapse.log.producers import Producers
@@ -20,6 +20,7 @@ from lapse.records.builder import BatchSpec, NewRecord
 from lapse.records.layout import Codec, TimestampType
 from lapse.records.legacy import Message, MessageSpec, build_messages
 from lapse.records.validate import check_produced
+from tests.support.broker.failing import FullFs
 from tests.support.log.logs import (
     NOW,
     TP,
@@ -484,3 +485,28 @@ def test_nothing_is_left_of_the_segment_that_began_at_the_start(tmp_path: Path) 
     log.flush()
     bases = {base_offset_of(path.name) for path in tmp_path.iterdir()} - {None}
     assert bases == {5}
+
+
+def test_a_batch_that_spans_the_start_and_found_no_room_is_appended_again(tmp_path: Path) -> None:
+    """Its segment is there already; the second time its indexes were removed as the old one's."""
+
+    class FullSoon(FullFs):
+        def open_append(self, path: Path) -> AppendFile:
+            self.is_full = self.fills
+            return super().open_append(path)
+
+        fills = False
+
+    data = batch(records=10)
+    fs = FullSoon()
+    log = open_log(tmp_path, fs=fs, high_watermark=0)
+    log.restart_at(5)
+    fs.fills = True
+    assert refusal(lambda: log.append_raw(data)) is ErrorCode.KAFKA_STORAGE_ERROR
+    fs.fills = fs.is_full = False
+    log.append_raw(data)
+    check_sound(log)
+    log.close()
+    again = open_log(tmp_path, clean_shutdown=True, high_watermark=0)
+    check_sound(again)
+    assert ([*batches_of(again)], again.log_start_offset) == ([0], 5)

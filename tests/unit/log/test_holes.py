@@ -19,7 +19,17 @@ from lapse.log.partition_log import PartitionLog
 from lapse.log.roster import ROSTER
 from lapse.log.segment import LOG, load_indexes, segment_path
 from lapse.log.swap import DELETED
-from tests.support.log.logs import NOW, TP, append, batch, batches_of, check_sound, config, env
+from tests.support.log.logs import (
+    NOW,
+    TP,
+    append,
+    batch,
+    batches_of,
+    check_sound,
+    config,
+    env,
+    rows_of,
+)
 
 SMALL = config(internal_segment_bytes=400)  # three batches of three records
 
@@ -193,6 +203,24 @@ def test_what_was_not_synced_is_cut_off_and_kept_aside(
     assert not aside.path.exists()
     assert again.aside == ()
     directory.close()
+
+
+def test_what_was_synced_is_not_removed_for_a_damaged_base_offset(tmp_path: Path) -> None:
+    """No checksum covers it, and one bit up a batch is past all segments behind it."""
+    log, _ = made(tmp_path, clean=False)
+    first, second = log.segments[0], log.segments[1].base_offset
+    row = rows_of(first)[-1]
+    path = log_file(tmp_path, 0)
+    data = bytearray(path.read_bytes())
+    data[row.position : row.position + 8] = (row.base_offset | 64).to_bytes(8, "big")
+    path.write_bytes(data)
+    (
+        tmp_path / checkpoints.RECOVERY_POINT
+    ).unlink()  # it is older than the manifest, which lists the others
+    before = state(tmp_path)
+    with pytest.raises(MissingData, match=f"offsets {second} to .* reaches above where the next"):
+        reopened(tmp_path)
+    assert state(tmp_path) == before
 
 
 def test_what_was_synced_is_not_cut_off(tmp_path: Path) -> None:
