@@ -286,6 +286,21 @@ def contents(world: World, tp: TopicPartition) -> set[bytes]:
     return {bytes_between(log, 0, log.log_end_offset) for log in logs_of(world, tp).values()}
 
 
+def test_all_that_is_promised_happens(tmp_path: Path) -> None:
+    """Of two worlds, the same each time: else none of it would have to be true."""
+    committed = rounds = deleted = 0
+    for seed in (903, 911):
+        path = tmp_path / str(seed)
+        path.mkdir()
+        _, history = live(path, seed)
+        committed += sum(one.ended is True for one in history.transactions.values())
+        deleted += sum(history.deleted.values())
+        rounds += len([*path.rglob("table-0/.lapse/ledger")])
+    assert committed > 1
+    assert deleted > 1
+    assert rounds > 1
+
+
 @pytest.mark.parametrize("part", range(PARTS))
 def test_what_clients_were_told_is_true(
     tmp_path: Path,

@@ -37,6 +37,8 @@ async def read_all(
 def check_log(history: History, tp: TopicPartition, found: Records, log_start: int) -> None:
     """A topic that is not compacted: what was acknowledged is there, once, in order."""
     deleted = history.deleted[tp]
+    if log_start > history.asked[tp]:
+        raise Broken(f"{tp}: begins at {log_start}, and {history.asked[tp]} was all that was asked")
     if log_start < deleted:
         raise Broken(f"{tp}: begins at {log_start}, and all before {deleted} was called gone")
     for offset, one in history.acked[tp].items():

@@ -160,6 +160,7 @@ async def trim(scene: Scene, partition: TopicPartition) -> None:
         if not acked:
             continue
         before = scene.draw.choice(sorted(acked))
+        scene.history.asked[partition] = max(scene.history.asked[partition], before)
         async with Cluster(parse_bootstrap(scene.bootstrap)) as cluster:
             try:
                 found = await delete_records_before(cluster, {partition: before}, 8000)

@@ -44,6 +44,7 @@ class History:
         self.seen: defaultdict[TopicPartition, dict[int, tuple[bytes, bytes | None]]]
         self.seen = defaultdict(dict)
         self.deleted: defaultdict[TopicPartition, int] = defaultdict(int)
+        self.asked: defaultdict[TopicPartition, int] = defaultdict(int)  # to be deleted before
         self.unsure: set[tuple[TopicPartition, bytes]] = set()  # keys that may have a tombstone
         self.transactions: dict[bytes, Transaction] = {}
         self.transactional: dict[bytes, Transaction] = {}

@@ -108,6 +108,8 @@ async def _judge(world: World, history: History, everything: list[TopicPartition
         for offset, (key, value) in records.items():
             history.was_read(tp, offset, key, value)
     for tp in everything:
+        if not history.acked[tp]:
+            raise Broken(f"{tp}: nothing was acknowledged in all that time")
         logs = logs_of(world, tp)
         if tp.topic == "table":
             checks.check_table(history, tp, found[tp])
