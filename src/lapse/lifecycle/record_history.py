@@ -162,7 +162,8 @@ def _why(
     facts, bounds = d.info.facts, d.bounds
     what = "a tombstone" if record.is_tombstone else "a record"
     if not d.info.config.compacts:
-        return f"{what}; {d.detail}: it stays until retention takes its segment", None
+        said = f"; {d.detail}" if d.detail else ""
+        return f"{what}{said}: it stays until retention takes its segment", None
     if record.flagged:
         what = "a tombstone with a value"  # KIP-87: where nothing compacts it is plain data
     if _is_open(d, header):
@@ -172,14 +173,23 @@ def _why(
         text = f"{what}, not where a round may look yet (from {bounds.upper} on): {held.text}"
         return text, held.until_ms
     if record.offset >= bounds.dirty:
-        text = (
-            f"{what}, not yet looked at by a round (first dirty offset {bounds.dirty}); if a newer "
-            f"one of its key is below {bounds.upper} it goes then: {held.text}"
-        )
-        return text, held.until_ms
+        looked = f"{what}, not yet looked at by a round (first dirty offset {bounds.dirty})"
+        return f"{looked}; {_goes(header, record, bounds.upper)}: {held.text}", held.until_ms
     if record.is_tombstone or record.flagged:
         return _with_horizon(d, header, what)
     return f"{what}, the last of its key as of the last round (up to {bounds.dirty})", None
+
+
+def _goes(header: Header, record: Record, upper: int) -> str:
+    """By which rules a round takes it that looks at it first (R-1, R-3)."""
+    if record.key is None:
+        return "it has no key, and goes then"
+    aborted = "if its transaction was aborted, or " if _is_transactional(header) else "if "
+    return f"{aborted}a newer one of its key is below {upper} it goes then"
+
+
+def _is_transactional(header: Header) -> bool:
+    return header.magic == 2 and bool(header.attributes & TRANSACTIONAL)
 
 
 def _why_control(d: Decision, header: Header, committed: bool | None) -> tuple[str, int | None]:
@@ -193,7 +203,7 @@ def _why_control(d: Decision, header: Header, committed: bool | None) -> tuple[s
 
 def _is_open(d: Decision, header: Header) -> bool:
     """Whether its transaction has no marker yet."""
-    if header.magic < 2 or not header.attributes & TRANSACTIONAL:
+    if not _is_transactional(header):
         return False
     return any(
         t.producer_id == header.producer_id and header.base_offset >= t.first_offset

@@ -10,10 +10,20 @@ from pyroaring import BitMap
 
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
+from lapse.kernels.layout import TRANSACTIONAL
 from lapse.lifecycle.decide.select import LogInfo, RoundOptions, decide
-from lapse.lifecycle.record_history import GONE, NEVER, THERE, UNKNOWN, RecordHistory, history_of
+from lapse.lifecycle.record_history import (
+    GONE,
+    NEVER,
+    THERE,
+    UNKNOWN,
+    RecordHistory,
+    _goes,
+    history_of,
+)
 from lapse.lifecycle.round import ledger
 from lapse.log.reader import DirectoryView
+from lapse.records.batch import Header, Record
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from tests.support.lifecycle.decide.logs import stamped
 from tests.support.lifecycle.verify.logs import (
@@ -78,6 +88,24 @@ def test_what_no_round_has_looked_at(tmp_path: Path) -> None:
     assert found.place is not None
     assert (found.place.segment, found.place.batch) == (0, 5)
     assert found.place.position > 0
+
+
+@pytest.mark.parametrize(
+    ("transactional", "key", "says"),
+    [
+        (False, b"k", "; if a newer one of its key is below 9 it goes then"),
+        (True, b"k", "; if its transaction was aborted, or a newer one of its key is below 9 it"),
+        (False, None, "; it has no key, and goes then"),
+    ],
+)
+def test_by_which_rules_a_round_would_take_it(
+    transactional: bool, key: bytes | None, says: str
+) -> None:
+    """R-1, R-3."""
+    attributes = TRANSACTIONAL if transactional else 0
+    header = Header(*[0] * len(Header._fields))._replace(magic=2, attributes=attributes)
+    record = Record(5, 0, 0, key, b"v", (), 9, 0)
+    assert f"; {_goes(header, record, 9)}".startswith(says)
 
 
 def test_a_horizon_that_passed(tmp_path: Path) -> None:
