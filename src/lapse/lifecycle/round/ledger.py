@@ -219,13 +219,29 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _frames(fd: int) -> Iterator[_Frame]:
-    """The good frames: from the front up to the first bad one, then those found from the back."""
+    """The good frames: behind a bad one those that are found there, if the last is torn, too."""
     size = os.fstat(fd).st_size if fd >= 0 else 0
     at = 0
-    while (frame := _frame_at(fd, at, size)) is not None and _is_good(fd, frame, size):
+    while at < size:
+        frame = _frame_at(fd, at, size)
+        if frame is None or not _is_good(fd, frame, size):
+            frame = _next_frame(fd, at + 1, size)
+        if frame is None:
+            return
         yield frame
         at = frame.end
-    yield from reversed(list(_frames_back(fd, at, size)))
+
+
+def _next_frame(fd: int, start: int, size: int) -> _Frame | None:
+    """The first good frame behind some bytes that are none; old ones have too little to tell."""
+    data = os.pread(fd, size - start, start)
+    for n in range(len(data) - _FRONT.size):
+        length = _WORD.unpack_from(data, n)[0] ^ _FRAMED
+        if 0 < length < len(data) - n:
+            frame = _frame_at(fd, start + n, size)
+            if frame is not None and not frame.is_old and _is_good(fd, frame, size):
+                return frame
+    return None
 
 
 def _frames_back(fd: int, start: int, size: int) -> Iterator[_Frame]:

@@ -198,6 +198,22 @@ def test_what_comes_after_a_bad_entry_is_still_known(tmp_path: Path) -> None:
     assert path.read_bytes()[: len(whole)] == bytes(garbled)
 
 
+def test_a_torn_tail_behind_a_bad_entry_takes_no_good_one_with_it(tmp_path: Path) -> None:
+    """Neither for who reads nor for the next append, which cuts off what is torn."""
+    path, ends = ledger_path(tmp_path), []
+    for n in range(6):
+        append(FS, tmp_path, entry(f"r{n}", removed(0, "superseded", n)))
+        ends.append(path.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[ends[0] + 25] ^= 0xFF
+    path.write_bytes(data + data[:20])
+    left = ["r0", "r2", "r3", "r4", "r5"]
+    assert [one.round_id for one in read_heads(tmp_path)] == left
+    append(FS, tmp_path, entry("r9"))
+    assert [one.round_id for one in read_heads(tmp_path)] == [*left, "r9"]
+    assert path.stat().st_size > ends[-1]
+
+
 def test_a_bitmap_that_has_changed_is_not_believed(tmp_path: Path) -> None:
     """Its head is sound, so whoever asks about rounds is answered all the same."""
     append(FS, tmp_path, FIRST)
