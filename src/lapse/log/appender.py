@@ -359,10 +359,7 @@ class Appender:
         return len(state.segments) == 1 and not self.active.size
 
     def _begin_at(self, base_offset: int) -> None:
-        """The empty log gets a segment that begins below its start, which stays what it is.
-
-        For the holder of both locks.
-        """
+        """The empty log gets a segment that begins below its start; both locks are held."""
         log, old = self._log, self.active
         if old.base_offset == base_offset:  # the append after it failed, and is made again
             return
