@@ -59,6 +59,7 @@ from tests.support.lifecycle.rounds import (
 TP, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)  # go in together
 ABORTED = encode_entries([AbortedTxn(7, 1, 3, 3)])
 State = dict[int, Pair]
+TURNS_MAX = 200
 
 
 def opened(path: Path, fs: Fs) -> Opened:
@@ -191,14 +192,17 @@ def test_a_killed_broker_finishes_or_forgets_its_commit(
 ) -> None:
     """`kill -9` once the intent of a commit lies there, again and again.
 
-    Its groups have a dozen old segments, and all of the first ones' records are superseded.
+    Its groups have a dozen old segments, and all of the first ones' records are superseded. It goes
+    on until it was killed once with the intent there, and once has removed something.
     """
     rolls = random.Random(seed)
     data = tmp_path / "data"
     log_dir, clock = data / str(TP), ManualClock(NOW)
     with BrokerProcess(data, {"log.cleaner.min.cleanable.ratio": "0"}) as broker:
         asyncio.run(_create_topic(broker.bootstrap))
-        for turn in range(scaled(60)):
+        killed_in_commit, removed, turn = 0, 0, 0
+        while turn < scaled(60) or not killed_in_commit or not removed:
+            assert turn < TURNS_MAX, (killed_in_commit, removed)
             asyncio.run(_produce(broker.bootstrap, turn))
             full = records_in(log_dir)
             owner = RemoteOwner.beside(data)
@@ -208,19 +212,24 @@ def test_a_killed_broker_finishes_or_forgets_its_commit(
             receipts = list(receipts_of(InlineEngine(Unsynced(), clock).submit([plan])))
             assert max(len(group.old_bases) for group in receipts[0].groups) > 5
             answered = threading.Event()
-            delay_s = rolls.uniform(0, 0.03)
+            delay_s = rolls.uniform(0, 0.03) if turn else 0
+            turn += 1
             killer = threading.Thread(target=_kill_at, args=(broker, log_dir, answered, delay_s))
             killer.start()
+            errors: list[str | None] = [None]
             with contextlib.suppress(OwnerGone):
-                owner.commit(receipts)
+                errors = [result.error for result in owner.commit(receipts)]
             answered.set()
             killer.join()
+            assert errors == [None]
+            killed_in_commit += (log_dir / ".lapse" / "intent").exists()
             owner.close()
             gone_before = departed(log_dir)
             broker.start()
             found = records_in(log_dir)
             gone = departed(log_dir)
             assert gone >= gone_before
+            removed += len(gone - gone_before)
             assert found == {offset: pair for offset, pair in full.items() if offset not in gone}
             assert dict(found.values()) == dict(full.values())
             require_tidy(log_dir)

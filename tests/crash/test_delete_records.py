@@ -9,9 +9,10 @@ deadline that began to run still runs.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,26 @@ import pytest
 from lapse.base.errors import ErrorCode
 from lapse.base.fs import Fs, RealFs
 from lapse.log import checkpoints
+from lapse.log.directory import LogDirectory
+from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
+from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.crash.test_log import AFTERWARDS, TOPIC, owned
 from tests.support.log.logs import NOW, TP, append, batch, batches_of, check_sound, refusal, rewrite
 
 PRODUCER = 77
+LATER = AFTERWARDS + 1000  # when a successor opens what a life has left
+
+
+@contextlib.contextmanager
+def found_later(path: Path) -> Iterator[LogDirectory]:
+    """`owned` by a successor: what it begins itself is of its own time."""
+    directory = LogDirectory.open(path, LogEnv(RealFs(), ManualClock(LATER)))
+    try:
+        yield directory
+    finally:
+        directory.close(clean=False)
 
 
 class Life:
@@ -113,7 +128,7 @@ class Life:
 def _check(path: Path, life: Life, *, lost: bool) -> bool:
     """What a successor finds; whether Kafka, by its own files, would have undone an answer."""
     kept = checkpoints.read_offsets(path / checkpoints.LOG_START).get(TP, 0)
-    with owned(path, RealFs()) as directory:
+    with found_later(path) as directory:
         log = directory.create_log(TP, TOPIC)
         check_sound(log)
         start, end, found = log.log_start_offset, log.log_end_offset, batches_of(log)

@@ -111,7 +111,7 @@ def _recover_and_die(left: Path, path: Path) -> None:
 
 
 def test_taking_a_swap_back_may_die_anywhere(tmp_path: Path) -> None:
-    """As where the disk is full, and then the process is killed."""
+    """As where the disk is full, and then the process is killed: the log is as it was."""
     _log_of_several(tmp_path / "before")
     die_at, is_done = 0, False
     while not is_done:
@@ -120,12 +120,16 @@ def test_taking_a_swap_back_may_die_anywhere(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "before", path)
         log = open_log(path, clean_shutdown=True)
         made = rewrite(log, list(log.segments[:2]), lambda _: True, path / ".lapse" / "1" / "1")
+        before = batches_of(log)
         prepare(RealFs(), path, made.replacement)
         with contextlib.suppress(Crashed):
             abandon(CrashFs(Unsynced(), die_at), path, made.replacement)
             is_done = True
         recover(RealFs(), path)
         assert not [p.name for p in path.rglob("*") if p.suffix in {".swap", ".cleaned"}]
+        log = open_log(path, clean_shutdown=True)
+        check_sound(log)
+        assert batches_of(log) == before
     assert die_at > 5
 
 

@@ -76,7 +76,9 @@ def test_lookups_agree_with_a_walk(
             assert read == held[base]
             upper = data.draw(st.integers(start, log.log_end_offset))
             seen = log.read(offset, 1 << 20, upper).read()
-            assert all(r["last_offset"] < upper for r in scan_batches(seen, "t"))
+            after = min((s.base_offset for s in log.segments if s.base_offset > base), default=None)
+            there = [b for b in held if b >= base and (after is None or b < after)]
+            assert seen == b"".join(held[b] for b in there if ends[b] < upper)
 
 
 @given(plan=batches, interval=st.sampled_from([0, 100, 1000]))
@@ -110,7 +112,7 @@ headers = st.lists(
         count=st.integers(0, 3),
         attributes=st.sampled_from([0, 0, 0, 8, 0x40, 0x10, 0x20, 0x80, 0x4000, -0x8000, 5, 4]),
         magic=st.sampled_from([2, 2, 2, 2, 1, 0]),
-    ),
+    ).map(lambda row: row if row["magic"] == 2 else {**row, "count": -1}),  # as `scan` has it
     max_size=8,
 )
 

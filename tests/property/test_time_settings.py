@@ -86,6 +86,13 @@ def test_no_setting_stops_the_work_or_lets_a_tombstone_go_early(config: TopicCon
         lives(Path(name), config)
 
 
+def is_due(config: TopicConfig, now_ms: int) -> bool:
+    """Whether a round has to have taken out what is superseded: all of it is as old as `NOW`."""
+    age_ms = now_ms - NOW
+    is_dirty = config.min_cleanable_dirty_ratio < 1 or age_ms > config.max_compaction_lag_ms
+    return is_dirty and age_ms > config.min_compaction_lag_ms
+
+
 def lives(path: Path, config: TopicConfig) -> None:
     clock = ManualClock(NOW)
     directory = LogDirectory.open(path, LogEnv(Unsynced(), clock))
@@ -103,6 +110,7 @@ def lives(path: Path, config: TopicConfig) -> None:
         assert not [r.error for r in read_reports(path) if r.error]
         told_of(house, now_ms)
         left = records_in(path / str(TP))
+        assert 0 not in left or not is_due(config, now_ms), "the value is superseded for long"
         expires = config.deletes and 0 <= config.retention_ms <= now_ms - NOW
         if 0 not in left and gone_ms is None:
             gone_ms = now_ms

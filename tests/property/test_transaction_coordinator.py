@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -526,6 +527,34 @@ class World(RuleBasedStateMachine):
         assert listed.error == ErrorCode.NONE
         assert listed.transactions == ()
         assert not self.log
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_in_peace_every_transaction_ends_as_its_producer_wants(name: str) -> None:
+    """None is fenced, and all that was sent is committed or aborted: else nothing above says so."""
+    world = World()
+    for number in world.tenure:
+        world.load(number)
+    producer = Producer(name)
+    world.producers.append(producer)
+    for _ in range(2):  # the first time there is no producer id yet
+        world.init(producer, 200)
+        world.work()
+    for n in range(6):
+        world.add(producer, frozenset(PARTITIONS[: n % 3 + 1]))
+        world.work()
+        for tp in sorted(producer.added):
+            world.produce(producer, tp)
+        producer.ending = n % 2 == 0
+        world.end(producer)
+        world.work()
+        assert not producer.dead
+        assert producer.ending is None  # it was told
+    assert [promise.committed for promise in world.promises] == [
+        n % 2 == 0 for n in range(6) for _ in range(n % 3 + 1)
+    ]
+    assert all(promise.data.committed == promise.committed for promise in world.promises)
+    world.teardown()
 
 
 TestTransactions = World.TestCase

@@ -177,6 +177,7 @@ def test_a_disk_that_is_full_on_the_way_only_delays_it(tmp_path: Path, anew: boo
         path, fs = tmp_path / str(room), FullAfter()
         log = open_log(path, fs=fs)
         cut = fill(log)[9]
+        batches = batches_of(log)
         log.flush()
         fs.left = room
         shrink = partial(log.restart_at if anew else log.truncate_to, cut)
@@ -196,7 +197,7 @@ def test_a_disk_that_is_full_on_the_way_only_delays_it(tmp_path: Path, anew: boo
             shrink()
         else:
             refused, fs.left = False, -1
-        expected = twin(tmp_path / f"{room}-twin", batches_of(log), cut)
+        expected = twin(tmp_path / f"{room}-twin", batches, cut)
         if anew:
             assert (log.log_start_offset, log.log_end_offset, batches_of(log)) == (cut, cut, {})
         else:
@@ -237,6 +238,21 @@ def test_a_log_begins_anew_anywhere(tmp_path: Path, offset: int) -> None:
         log = open_log(tmp_path, clean_shutdown=again == 0)
     assert append(log, batch()).base_offset == offset
     check_sound(log)
+
+
+@pytest.mark.parametrize("offset", [0, 16, 1000])
+def test_epochs_of_what_is_gone_are_gone_too(tmp_path: Path, offset: int) -> None:
+    """KIP-101: else what comes there next counts as of a later epoch than it is."""
+    log = open_log(tmp_path)
+    fill(log)
+    assert log.latest_epoch == 5
+    log.restart_at(offset)
+    assert log.latest_epoch == -1
+    log.append_raw(batch(base_offset=offset, leader_epoch=3))
+    for _ in range(2):
+        assert log.epoch_at(offset) == 3
+        log.close(clean=False)
+        log = open_log(tmp_path)
 
 
 def test_below_the_log_start_it_begins_anew(tmp_path: Path) -> None:
