@@ -167,8 +167,9 @@ class LogDirectory:
         path = self.path / str(partition)
         try:
             found = checkpoints.read_topic_id(path)
-        except CorruptData:
-            return partition in self.logs
+        except CorruptData:  # as it was when the log was opened
+            log = self.logs.get(partition)
+            return log is not None and log.topic_id == format_topic_id(topic_id)
         return found == topic_id or (found is None and is_bare(path))
 
     def open_log(
@@ -316,13 +317,16 @@ class LogDirectory:
 
         It is removed after `delay_ms`, or after file.delete.delay.ms of an open log.
         """
-        log = self.logs.pop(partition, None)
-        if log is not None:
-            delay_ms = log.config.file_delete_delay_ms if delay_ms is None else delay_ms
-            for segment in log.segments:
-                segment.pin()
-            log.close(clean=False)
-        self.put_away(partition, delay_ms or 0)
+        log = self.logs.get(partition)
+        # A round's commit ends first: it would go on by the partition's name, in another topic's.
+        with contextlib.nullcontext() if log is None else log.committing:
+            self.logs.pop(partition, None)
+            if log is not None:
+                delay_ms = log.config.file_delete_delay_ms if delay_ms is None else delay_ms
+                for segment in log.segments:
+                    segment.pin()
+                log.close(clean=False)
+            self.put_away(partition, delay_ms or 0)
 
     def keep(self, log: PartitionLog) -> None:
         """Have a log still that was to go elsewhere; the next checkpoint writes it."""
@@ -499,9 +503,17 @@ class LogDirectory:
             self._recovery_points[partition] = offset
             self._write_recovery_points()
 
-    def set_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Checkpoint first dirty offsets after a round, durably; entries of lost logs go."""
+    def set_cleaner_offsets(
+        self, offsets: Mapping[TopicPartition, int], of: Collection[PartitionLog] = ()
+    ) -> None:
+        """Checkpoint first dirty offsets after a round, durably; entries of lost logs go.
+
+        `of`: the logs that the round was of. Where a partition has another one by now, nothing is
+        said of that: its topic was deleted, and made anew by the same name.
+        """
         with self._checkpointing:
+            gone = {log.partition for log in of if self.logs.get(log.partition) is not log}
+            offsets = {tp: offset for tp, offset in offsets.items() if tp not in gone}
             self.cleaner_offsets = self._merged(self.cleaner_offsets, offsets)
             self._write(checkpoints.CLEANER, self.cleaner_offsets)
             for tp, offset in offsets.items():

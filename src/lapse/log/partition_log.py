@@ -233,6 +233,11 @@ class PartitionLog:
         return self._core.recovery_point
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it was given up: its folder may be another log's."""
+        return self._core.is_closed
+
+    @property
     def offline_reason(self) -> str | None:
         """Why it takes no more changes; None while it does."""
         return self._core.offline_reason

@@ -135,7 +135,7 @@ class Hosted:
 def commit(log: PartitionLog, receipt: Receipt, env: CommitEnv) -> CommitResult:
     """Put one receipt's segments in place; a refusal comes back as the result's error."""
 
-    def set_checkpoints(offsets: Mapping[TopicPartition, int]) -> None:
+    def set_checkpoints(offsets: Mapping[TopicPartition, int], _of: object) -> None:
         env.set_checkpoint(offsets[log.partition])
 
     [result] = commit_all([(log, receipt)], DirectoryEnv(env.fs, env.clock, set_checkpoints))

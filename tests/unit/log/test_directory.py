@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -445,3 +446,46 @@ def test_a_log_that_is_taken_in_is_clean_as_far_as_itself_says(tmp_path: Path) -
     assert checkpoints.read_offsets(new.path / checkpoints.CLEANER) == {}
     for one in (new, old):
         one.close(clean=False)
+
+
+def test_a_round_of_a_log_that_was_deleted_says_nothing_of_the_next(tmp_path: Path) -> None:
+    """Its commit ends while the topic is deleted and made again by its name."""
+    directory = LogDirectory.open(tmp_path, env())
+    old = directory.create_log(TP, config())
+    append(old, batch())
+    directory.delete_log(TP)
+    new = directory.create_log(TP, config())
+    append(new, batch())
+    directory.set_cleaner_offsets({TP: 3}, [old])
+    assert new.cleaner_checkpoint is None
+    assert checkpoints.read_offsets(tmp_path / checkpoints.CLEANER) == {}
+    directory.set_cleaner_offsets({TP: 3}, [new])
+    assert new.cleaner_checkpoint == 3
+    directory.close()
+
+
+def test_a_log_is_deleted_once_a_commit_has_ended(tmp_path: Path) -> None:
+    """It would go on by the partition's name, in another log's folder."""
+    directory = LogDirectory.open(tmp_path, env())
+    log = directory.create_log(TP, config())
+    deleting = threading.Thread(target=directory.delete_log, args=(TP,))
+    with log.committing:
+        deleting.start()
+        deleting.join(0.1)
+        assert directory.holds(TP)
+        assert not log.is_closed
+    deleting.join()
+    assert not directory.holds(TP)
+    assert log.is_closed
+    directory.close()
+
+
+def test_a_damaged_id_makes_no_log_that_of_another_topic(tmp_path: Path) -> None:
+    """A deletion that is repeated would take it."""
+    directory = LogDirectory.open(tmp_path, env())
+    own, other = uuid.uuid4(), uuid.uuid4()
+    directory.create_log(TP, config(), topic_id=own)
+    (tmp_path / str(TP) / "partition.metadata").write_bytes(b"version: ?")
+    assert directory.is_of(TP, own)
+    assert not directory.is_of(TP, other)
+    directory.close(clean=False)

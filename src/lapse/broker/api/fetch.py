@@ -58,7 +58,8 @@ from lapse.broker.logs.fetch_records import (
     replica_of,
 )
 from lapse.broker.logs.leader_epochs import check_leader_epoch
-from lapse.broker.logs.partitions import Led, Partitions
+from lapse.broker.logs.led import Led
+from lapse.broker.logs.partitions import Partitions
 from lapse.broker.replicas.replicas import Fetching
 from lapse.broker.request.authorize import TOPIC_REFUSED, Caller, Handle
 from lapse.broker.request.context import Services, Session

@@ -33,7 +33,8 @@ from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.logs.faults import code_of
 from lapse.broker.logs.leader_epochs import check_leader_epoch
-from lapse.broker.logs.partitions import Led, Partitions
+from lapse.broker.logs.led import Led
+from lapse.broker.logs.partitions import Partitions
 from lapse.broker.request.authorize import Items, each, of_topic, uncommitted
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint

@@ -50,7 +50,8 @@ from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.broker.coordinators.transaction_verification import Verified, verify_produced
 from lapse.broker.logs.counters import TopicCounters
 from lapse.broker.logs.faults import code_of
-from lapse.broker.logs.partitions import Led, Partitions
+from lapse.broker.logs.led import Led
+from lapse.broker.logs.partitions import Partitions
 from lapse.broker.replicas.replicas import AppendedTo
 from lapse.broker.request.authorize import (
     TOPIC_REFUSED,

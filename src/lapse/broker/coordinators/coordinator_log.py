@@ -21,7 +21,8 @@ from lapse.base.clock import Clock
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError, unreadable
 from lapse.broker.coordinators.late_requests import Arrivals
 from lapse.broker.logs.disk import DiskThreads
-from lapse.broker.logs.partitions import Led, Partitions
+from lapse.broker.logs.led import Led
+from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.purgatory import Purgatory
 from lapse.broker.replicas.replicas import AppendedTo, Replicas
 from lapse.coordination.records.entries import Marker, Types, Write, decode_entry

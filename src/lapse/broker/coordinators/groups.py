@@ -21,7 +21,7 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.coordinators.coordinator_log import Parts, StateLog, Writer
 from lapse.broker.coordinators.group_partition import CoordinatorSettings, Shard
 from lapse.broker.coordinators.internal_topic import InternalTopic
-from lapse.broker.logs.partitions import Led
+from lapse.broker.logs.led import Led
 from lapse.broker.logs.topics import NewTopic, Topics
 from lapse.coordination.classic.events import (
     Answer,

@@ -38,7 +38,7 @@ from lapse.broker.coordinators.internal_topic import InternalTopic
 from lapse.broker.coordinators.late_requests import NewestConnections
 from lapse.broker.coordinators.transaction_markers import MarkerWriter
 from lapse.broker.coordinators.transaction_peers import verify_at
-from lapse.broker.logs.partitions import Led
+from lapse.broker.logs.led import Led
 from lapse.broker.logs.topics import NewTopic, Topics
 from lapse.coordination.partitioning import partition_for
 from lapse.coordination.records.transactions import TOPIC, TYPES, fold_transactions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.broker.logs.partitions import Led
+from lapse.broker.logs.led import Led
 
 NOT_NAMED = -1
 

@@ -21,7 +21,6 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.config import BrokerConfig
@@ -29,6 +28,7 @@ from lapse.base.errors import ErrorCode, KafkaError, LapseError, StorageError
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.broker.conditions import AppendFailures, look_for_room
+from lapse.broker.logs.led import Led, led_elsewhere
 from lapse.broker.logs.log_dirs import LogDirectories
 from lapse.lifecycle.decide.clock import ClockVerdict, lag_over
 from lapse.lifecycle.owner.recovery import finish_rounds
@@ -54,20 +54,6 @@ class NotUsable(StorageError):
 
 class PerhapsElsewhere(StorageError):
     """A partition has no directory, but there are log directories that are not looked into."""
-
-
-@dataclass(frozen=True, slots=True)
-class Led:
-    """A log that this broker leads, and the epoch that its appends are of.
-
-    `begins_at`: where the log ended when the epoch began. While the high watermark is below that,
-    consumers may have seen more under an earlier leader. `leads`: not, where it only follows.
-    """
-
-    log: PartitionLog
-    epoch: int
-    begins_at: int = 0
-    leads: bool = True
 
 
 class Partitions:
@@ -117,7 +103,7 @@ class Partitions:
             return log
         state = self._states.get(partition)
         if state is not None and self.node_id not in state.replicas:
-            raise _led_elsewhere(partition, state)
+            raise led_elsewhere(partition, state)
         if partition in self.offline:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: offline: {self.offline[partition]}"
@@ -137,7 +123,7 @@ class Partitions:
                 )
             return Led(log, log.leader_epoch)
         if state.leader != self.node_id:
-            raise _led_elsewhere(partition, state)
+            raise led_elsewhere(partition, state)
         return Led(self.get(partition), state.leader_epoch, self._begins_at.get(partition, 0))
 
     def readable(self, partition: TopicPartition) -> Led:
@@ -158,13 +144,22 @@ class Partitions:
         self,
         states: Mapping[TopicPartition, PartitionState],
         begin_at: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str],
     ) -> None:
         """Go by these from now on: all partitions of the cluster.
 
-        `begin_at`: where the epochs begin in which this broker leads.
+        `begin_at`: where the epochs begin in which this broker leads. `topic_ids`: of the topics
+        that these are of; a log of another one, made anew by that name, has none of them.
         """
-        self._begins_at = dict(begin_at)
-        self._states, self._is_alone, self.settled = dict(states), False, object()
+        logs = tuple(self._logs.items())
+        of_others = {tp for tp, log in logs if log.topic_id not in {"", topic_ids.get(tp.topic)}}
+        self._begins_at = {tp: at for tp, at in begin_at.items() if tp not in of_others}
+        self._states = {tp: state for tp, state in states.items() if tp not in of_others}
+        self._is_alone, self.settled = False, object()
+
+    def hosts(self, log: PartitionLog) -> bool:
+        """Whether it is the log of its partition: not, once its topic was deleted."""
+        return self._logs.get(log.partition) is log
 
     def set_state(self, partition: TopicPartition, state: PartitionState) -> None:
         """A newer one of one partition."""
@@ -388,8 +383,15 @@ class Partitions:
     def open_more(self, topic: Topic, partitions: Iterable[TopicPartition]) -> None:
         """Open some of a topic's partitions, and make what is missing, as at a start."""
         for partition in partitions:
+            self._forget_who_leads(partition)
             self._open_or_note(partition, topic)
         self._remember()
+
+    def _forget_who_leads(self, partition: TopicPartition) -> None:
+        """Of a log that comes: another topic of its name was in the same epoch, 0."""
+        self._states.pop(partition, None)
+        self._begins_at.pop(partition, None)
+        self.settled = object()
 
     def create(self, topic: Topic, first: int = 0) -> None:
         """Make a topic's logs from partition `first` on; raises StorageError, with some made.
@@ -405,6 +407,7 @@ class Partitions:
                 made.append(self._open_in(directory, partition, topic))
         self._remember()
         for log in made:
+            self._forget_who_leads(log.partition)
             self._host(log)
 
     def _remember(self) -> None:
@@ -539,11 +542,16 @@ class Partitions:
 
     def _remove_one(self, partition: TopicPartition, topic: Topic) -> bool:
         own, _ = self._holders_of(partition, topic.topic_id)
+        ids = {"", format_topic_id(topic.topic_id)}
         with self._changing:
-            self._logs.pop(partition, None)
+            log = self._logs.get(partition)
+            is_of_another = log is not None and log.topic_id not in ids  # made anew meanwhile
+            if not is_of_another:
+                self._logs.pop(partition, None)
             self.settled = object()
         for directory in self.directories:
-            if directory.lost(partition) is not None:
+            lost = directory.lost(partition)
+            if lost is not None and lost.topic_id in ids:
                 directory.forget(partition)
         for directory in own:
             try:
@@ -551,7 +559,8 @@ class Partitions:
             except StorageError as e:
                 if not self._failed(directory, e):
                     raise
-        self.offline.pop(partition, None)
+        if not is_of_another:
+            self.offline.pop(partition, None)
         return not self.offline_directories
 
     # --- chores and the end ---------------------------------------------------------------------
@@ -580,14 +589,6 @@ class Partitions:
         """Close the logs and give the directories back, each with its clean-shutdown marker."""
         self._logs, self.settled = {}, object()
         self._directories.close()
-
-
-def _led_elsewhere(partition: TopicPartition, state: PartitionState) -> KafkaError:
-    whose = f"broker {state.leader} leads it" if state.leader >= 0 else "nobody leads it just now"
-    return KafkaError(
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        f"{partition}: {whose}, in epoch {state.leader_epoch}",
-    )
 
 
 def _is_replicated(topic: Topic, partition: TopicPartition) -> bool:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from lapse.base.clock import monotonic_ms
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
-from lapse.base.ids import TopicPartition
+from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.broker.logs.purgatory import NEVER_SO_MANY_BYTES, Operation, Watch
 from lapse.broker.replicas.cleaned import Cleaned, Copy, copy_of
 from lapse.broker.replicas.deletions import Deletions
@@ -131,6 +131,8 @@ class Replicas:
         leading = self._leading.get(partition)
         if leading is None or leading.state.leader_epoch != epoch:
             return None
+        if not self._around.partitions.hosts(leading.log):
+            return None  # of a topic that was deleted: the one made anew is in the same epoch
         if leading.replicas.high_watermark < end_offset:
             return None
         enough = len(leading.replicas.isr) >= leading.log.config.min_insync_replicas
@@ -220,6 +222,8 @@ class Replicas:
         """A follower of that epoch has everything below `offset`."""
         leading, follower = self._leading.get(partition), who.broker
         if leading is None or leading.state.leader_epoch != epoch:
+            return
+        if not self._around.partitions.hosts(leading.log):
             return
         registered = self._around.members.brokers.get(follower)
         if registered is None or registered.epoch != who.broker_epoch:
@@ -344,7 +348,8 @@ class Replicas:
         new = [r for r in roles if self._applied.get(r.partition) != (r.state, r.log)]
         copies = {r.partition: copy_of(r.topic, r.state, r.log, self._me) for r in roles}
         await self._around.disk.run(self._cleaned.set_copies, copies)
-        begun = await self._around.disk.run(self._switch, new, states)
+        ids = {name: format_topic_id(topic.topic_id) for name, topic in image.topics.items()}
+        begun = await self._around.disk.run(self._switch, new, states, ids)
         waiting = {role.partition for role in new} - begun.keys()
         for role in new:
             if role.partition in waiting:
@@ -410,7 +415,10 @@ class Replicas:
         return max(leading.state, state, key=lambda one: one.version)
 
     def _switch(
-        self, roles: Iterable[_Role], states: Mapping[TopicPartition, PartitionState]
+        self,
+        roles: Iterable[_Role],
+        states: Mapping[TopicPartition, PartitionState],
+        topic_ids: Mapping[str, str],
     ) -> dict[TopicPartition, tuple[int, int]]:
         """In a worker thread: where the logs end, at which their epochs begin, and what these are.
 
@@ -431,10 +439,14 @@ class Replicas:
             if role.partition.topic == transactions.TOPIC and len(role.state.replicas) == 1:
                 epoch = max(epoch, self._markers_epoch())
             begun[role.partition] = (role.log.log_end_offset, epoch)
-            is_new = known is None or known.state.leader_epoch != role.state.leader_epoch
+            is_new = (
+                known is None
+                or known.log is not role.log
+                or known.state.leader_epoch != role.state.leader_epoch
+            )
             if is_new and len(role.state.replicas) > 1:
                 begin_at[role.partition] = role.log.log_end_offset
-        self._around.partitions.set_states(states, begin_at)
+        self._around.partitions.set_states(states, begin_at, topic_ids)
         return begun
 
     def _holds_start(self, role: _Role) -> bool:

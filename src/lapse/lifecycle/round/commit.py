@@ -25,7 +25,7 @@ A receipt that reports an unreadable place is committed by noting that place (`r
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -63,7 +63,8 @@ CHECK_BYTES = 256 << 10
 _ALWAYS = frozenset({"records", "offsets", "times", REMOVED})  # files that every group has
 
 SetCheckpoint = Callable[[int], None]  # the next first dirty offset of one log
-SetCheckpoints = Callable[[Mapping[TopicPartition, int]], None]  # the same for many logs
+# The same for many logs; which these are, since another topic may have a partition's name by now.
+SetCheckpoints = Callable[[Mapping[TopicPartition, int], Collection[PartitionLog]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ def _commit_together(commits: list[_Commit], env: DirectoryEnv) -> None:
     live = _each(live, lambda c: _require_unchanged(c, env), env)
     offsets = {c.log.partition: c.offset for c in live if c.offset is not None}
     if offsets:
-        live = _all(live, lambda: env.set_checkpoints(offsets))
+        live = _all(live, lambda: env.set_checkpoints(offsets, [c.log for c in live]))
     _each(live, lambda c: _end(c, env), env)
 
 
@@ -237,6 +238,8 @@ def _begin(c: _Commit, env: DirectoryEnv) -> None:
     """All that is done before the first rename, without waiting for the disk."""
     if c.log.offline_reason is not None:  # opening the log settles what is left
         raise StorageError(f"the log is offline: {c.log.offline_reason}")
+    if c.log.is_closed:  # its topic was deleted, and there may be another one in its place
+        raise StorageError("the log is closed")
     receipt = c.receipt = _with_old_sizes(c.receipt, c.log)
     # Of an earlier commit that failed half-way; the checkpoint is moved below, for this round.
     finish_commit(c.log.dir, CommitEnv(env.fs, env.clock, lambda _: None, c.log.latest_ms))

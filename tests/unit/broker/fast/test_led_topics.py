@@ -73,7 +73,7 @@ async def test_so_does_another_leader(node: Node) -> None:
     await create(node, "t")
     topics, partitions = LedTopics(node.services), node.services.partitions
     assert found(topics) is not None
-    partitions.set_states({}, {})  # of a cluster: who leads is not known
+    partitions.set_states({}, {}, {})  # of a cluster: who leads is not known
     assert found(topics) is None
 
 

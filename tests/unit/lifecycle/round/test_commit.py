@@ -244,7 +244,7 @@ def test_no_log_is_cut_back_while_a_round_of_it_is_committed(tmp_path: Path) -> 
         def look() -> None:
             held.extend(log.committing.locked() for log in logs.values())
 
-        def moved(offsets: Mapping[TopicPartition, int]) -> None:
+        def moved(offsets: Mapping[TopicPartition, int], _of: object) -> None:
             assert len(offsets) == 2
             look()
 

@@ -86,7 +86,7 @@ class House:
         self.checkpoints: dict[TopicPartition, int] = {}
 
     def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
-        def checkpointed(offsets: Mapping[TopicPartition, int]) -> None:
+        def checkpointed(offsets: Mapping[TopicPartition, int], _of: object) -> None:
             self.checkpoints.update(offsets)
 
         env = DirectoryEnv(self.fs, self.clock, checkpointed)
