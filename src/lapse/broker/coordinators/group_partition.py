@@ -72,6 +72,8 @@ _METHODS: Mapping[type[Request], Callable[[ClassicGroup, Any, int], Effects]] = 
     Leave: ClassicGroup.leave,
 }
 
+FORGOTTEN_AT_ONCE = 250  # tombstones in a batch: with the longest names it is one still
+
 
 def new_id() -> str:
     """What makes a member id unique."""
@@ -411,18 +413,28 @@ class Shard:
         self._log.append([*records, *more], done, writer)
         return await asyncio.shield(written)  # the append goes on if the caller is cancelled
 
-    def forget_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop the offsets of deleted partitions, also those not yet appended to the log."""
-        self._begin(self._forget_partitions(tuple(partitions)))
-
-    async def _forget_partitions(self, partitions: Sequence[TopicPartition]) -> ErrorCode:
-        if self._last is not None:
-            await asyncio.wait([self._last])
-        return await self._append(self.offsets.delete_partitions(partitions))
+    def forget_partitions(self, partitions: Iterable[TopicPartition], topic_id: uuid.UUID) -> None:
+        """Drop the offsets of a deleted topic's, also those not yet appended to the log."""
+        gone = tuple(partitions)
+        self._begin(self._take_out(lambda: self.offsets.delete_partitions(gone, topic_id)))
 
     def forget_strangers(self, topics: Mapping[str, uuid.UUID]) -> None:
         """Drop the offsets of all topics but these: others were deleted before the shard loaded."""
-        self._begin(self._append(self.offsets.delete_strangers(topics)))
+        self._begin(self._take_out(lambda: self.offsets.delete_strangers(topics)))
+
+    async def _take_out(self, due: Callable[[], Sequence[Entry]]) -> ErrorCode:
+        """Append what is `due`, some at a time: all of it may be more than a batch may have.
+
+        What was begun before is in memory then, so a commit of a topic that has the name by now
+        comes either before the look, and is seen, or after the tombstone.
+        """
+        while True:
+            while self._last is not None and not self._last.done():
+                await asyncio.wait([self._last])
+            entries = due()[:FORGOTTEN_AT_ONCE]
+            error = await self._append(entries)
+            if not entries or error is not ErrorCode.NONE:
+                return error
 
     def expire(self) -> None:
         """Remove offsets past their retention, and groups that have neither members nor offsets.

@@ -255,7 +255,7 @@ class GroupCoordinator:
             return
         gone = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
         for shard in self._loaded():
-            shard.forget_partitions(gone)
+            shard.forget_partitions(gone, topic.topic_id)
 
     async def _expire_for_ever(self) -> None:
         while True:

@@ -235,14 +235,19 @@ class OffsetStore:
         """Tombstones of all a group's offsets, for DeleteGroups."""
         return tuple(_tombstone(group_id, tp) for tp in self._topic_ids_of(group_id))
 
-    def delete_partitions(self, partitions: Iterable[TopicPartition]) -> tuple[Entry, ...]:
-        """Tombstones of all groups' offsets of partitions that are no more."""
+    def delete_partitions(
+        self, partitions: Iterable[TopicPartition], topic_id: uuid.UUID
+    ) -> tuple[Entry, ...]:
+        """Tombstones of all groups' offsets of partitions of a topic that is no more.
+
+        Not of one that has its name by now; where a record has no id, the name decides.
+        """
         gone = frozenset(partitions)
         return tuple(
             _tombstone(group_id, tp)
             for group_id in self.groups()
-            for tp in self._topic_ids_of(group_id)
-            if tp in gone
+            for tp, own_id in self._topic_ids_of(group_id).items()
+            if tp in gone and own_id in {ZERO_UUID, topic_id}
         )
 
     def delete_strangers(self, topics: Mapping[str, uuid.UUID]) -> tuple[Entry, ...]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -274,6 +275,52 @@ async def test_a_commit_that_is_on_its_way_goes_with_its_topic(tmp_path: Path) -
         groups_of(node).topic_deleted(topic)
         assert await committing == {T0: NONE}
         await until(lambda: not shard.offsets.has_any(G, T0))
+
+
+async def test_a_commit_to_the_topic_made_anew_is_not_taken_for_one_to_the_old(
+    tmp_path: Path,
+) -> None:
+    """It comes while the tombstones of the old one wait for a follower that is slow."""
+    async with running_node(tmp_path / "data", SETTINGS) as node:
+        await create(node, "t")
+        assert await commit(node, G, {T0: 5}) == {NONE}
+        replicas, go_on = node.services.replicas, asyncio.Event()
+        committed, waiting = replicas.committed, asyncio.Event()
+
+        async def slow(appended: Any, seconds: float) -> Any:
+            waiting.set()
+            await go_on.wait()
+            return await committed(appended, seconds)
+
+        replicas.committed = slow  # type: ignore[method-assign]
+        other = asyncio.create_task(commit(node, G, {T1: 1}))
+        await waiting.wait()
+        await delete(node, "t")
+        await create(node, "t")
+        anew = asyncio.create_task(commit(node, G, {T0: 3}))
+        for _ in range(20):  # the commit is queued, and the tombstones wait
+            await asyncio.sleep(0)
+        go_on.set()
+        assert (await anew, await other) == ({NONE}, {NONE})
+        shard = await groups_of(node).shard_of(G)
+        await until(lambda: not shard._tasks)
+        assert await fetched(node, G) == {T0: 3}
+
+
+async def test_of_very_many_offsets_of_a_deleted_topic_all_go(tmp_path: Path) -> None:
+    """More tombstones than a batch may have: none was ever written."""
+    async with running_node(tmp_path / "data", SETTINGS) as node:
+        await create(node, "t", 100)
+        names = [f"{i:01000d}" for i in range(100)]
+        names = [name for name in names if partition_for(name, 2) == 0][:15]
+        for name in names:
+            offsets = {TopicPartition("t", p): 77 for p in range(100)}
+            assert await commit(node, name, offsets) == {NONE}
+        await delete(node, "t")
+        shard = await groups_of(node).shard_of(names[0])
+        await until(lambda: not any(shard.offsets.has_any(name, T0) for name in names))
+        await until(lambda: not shard._tasks)
+        assert [await fetched(node, name) for name in names] == [{}] * len(names)
 
 
 async def test_a_deletion_that_nobody_saw_is_made_up_for(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_offsets_go_with_their_partitions() -> None:
     log = Log()
     log.commit("g", {T0: 1, T1: 2})
     log.commit("h", {T0: 3}, PRODUCER)
-    log.append(log.store.delete_partitions([T0]))
+    log.append(log.store.delete_partitions([T0], uuid.uuid4()))
     log.end(PRODUCER, commit=True)
     assert (log.fetched("g"), log.fetched("h")) == ({T1: 2}, {})
 
