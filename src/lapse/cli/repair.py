@@ -192,10 +192,9 @@ def _repaired(
     Found again once the directory is owned: what a person saw may have changed.
     """
     fs, clock = RealFs(), SystemClock()
-    found = _found(args, wanted)
     lines = []
     with contextlib.closing(LogDirectory.open(args.logdir, LogEnv(fs, clock))) as directory:
-        for one in found:
+        for one in _found(args, wanted):
             line = _line(one, set())
             if one.choice in chosen:
                 try:

@@ -46,12 +46,12 @@ def keep_tail(fs: Fs, partition_dir: Path, base_offset: int, position: int) -> P
     A disk without room for it stops no recovery.
     """
     source = segment_path(partition_dir, base_offset, LOG)
-    target = _path(partition_dir, base_offset, position)
     try:
         with source.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if _is_zeros(file.fileno(), position, size):
                 return None
+            target = _path(partition_dir, base_offset, position, file.fileno())
             fs.make_dir(target.parent)
             fs.unlink(target)
             with closing(fs.open_append(target)) as copy:
@@ -70,7 +70,8 @@ def keep_segment(fs: Fs, partition_dir: Path, base_offset: int) -> Path | None:
         size = source.stat().st_size
         if not 0 < size <= KEPT_BYTES_MAX:
             return None
-        target = _path(partition_dir, base_offset, 0)
+        with source.open("rb") as file:
+            target = _path(partition_dir, base_offset, 0, file.fileno())
         fs.make_dir(target.parent)
         fs.rename(source, target)
     except (OSError, StorageError) as e:
@@ -100,8 +101,27 @@ def kept_aside(partition_dir: Path) -> tuple[Aside, ...]:
     return tuple(found)
 
 
-def _path(partition_dir: Path, base_offset: int, position: int) -> Path:
-    return partition_dir / FOLDER / f"{_PREFIX}{base_offset:020d}-{position}"
+def _path(partition_dir: Path, base_offset: int, position: int, fd: int) -> Path:
+    """Where what is cut off `fd` is kept: not over what was cut off at the same place before.
+
+    That may be all there is of other records. A cut that was cut short is made again, though.
+    """
+    folder, name = partition_dir / FOLDER, f"{_PREFIX}{base_offset:020d}-{position}"
+    path, n = folder / name, 1
+    while path.exists() and not _begins_with(fd, position, path):
+        n += 1
+        path = folder / f"{name}.{n}"
+    return path
+
+
+def _begins_with(fd: int, position: int, path: Path) -> bool:
+    """Whether the bytes from a position on begin with all of a file."""
+    with path.open("rb") as file:
+        while data := file.read(_BLOCK_BYTES):
+            if os.pread(fd, len(data), position) != data:
+                return False
+            position += len(data)
+    return True
 
 
 def _is_zeros(fd: int, position: int, size: int) -> bool:

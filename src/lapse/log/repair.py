@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.config import TopicConfig
-from lapse.base.errors import CorruptData
+from lapse.base.errors import CorruptData, StorageError
 from lapse.base.fs import Fs, storage_errors
 from lapse.base.ids import TopicPartition, parse_topic_id
 from lapse.kernels import scan
@@ -290,7 +290,9 @@ def _fetch_anew(directory: LogDirectory, _fs: Fs, finding: Finding, _config: Top
 
 def _accept_empty(directory: LogDirectory, fs: Fs, finding: Finding, _config: TopicConfig) -> str:
     partition = finding.partition
-    expected = directory.lost(partition) or Expected()
+    expected = directory.lost(partition)
+    if expected is None:
+        raise StorageError(f"{partition}: its log is there again; look once more")
     folder = directory.path / str(partition)
     fs.make_dir(folder)
     if expected.topic_id:

@@ -38,6 +38,19 @@ def test_a_tail_that_is_cut_again_is_kept_once(tmp_path: Path) -> None:
     assert (aside.path, aside.path.read_bytes()) == (first, b"456789")
 
 
+def test_what_is_cut_off_there_later_is_kept_beside_it(tmp_path: Path) -> None:
+    """It may be all that is left of other records."""
+    for data in (b"0123AAAA", b"0123BB", b"0123BBBB"):  # the last one was cut short before
+        log_file(tmp_path, data)
+        assert keep_tail(RealFs(), tmp_path, 7, 4) is not None
+    assert sorted(one.path.read_bytes() for one in kept_aside(tmp_path)) == [b"AAAA", b"BBBB"]
+    for data in (b"CCCC", b"DDDD"):
+        log_file(tmp_path, data)
+        assert keep_segment(RealFs(), tmp_path, 7) is not None
+    found = sorted(one.path.read_bytes() for one in kept_aside(tmp_path))
+    assert found == [b"AAAA", b"BBBB", b"CCCC", b"DDDD"]
+
+
 def test_a_tail_of_zeros_is_not_kept(tmp_path: Path) -> None:
     log_file(tmp_path, b"0123" + bytes(99))
     assert keep_tail(RealFs(), tmp_path, 7, 4) is None

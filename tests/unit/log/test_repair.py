@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import MissingData
+from lapse.base.errors import MissingData, StorageError
 from lapse.base.fs import AppendFile, Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.log.checkpoints import LEADER_EPOCHS, RECOVERY_POINT
@@ -166,6 +166,18 @@ def test_a_log_that_begins_empty_goes_on_where_it_had_ended(log: PartitionLog) -
     report = decided(log.dir.parent, found)
     assert report == f"the log is empty, new records begin at {end}"
     assert served(log.dir.parent) == (end, set())
+
+
+def test_a_log_that_is_there_again_does_not_begin_empty(log: PartitionLog) -> None:
+    """It was put back, as it is asked of people, between the look and the deed."""
+    away = log.dir.parent.with_name("away")
+    log.dir.rename(away)
+    [found] = look(log.dir.parent)
+    away.rename(log.dir)
+    before = bases_in(log.dir)
+    with pytest.raises(StorageError, match="is there again"):
+        decided(log.dir.parent, found)
+    assert bases_in(log.dir) == before
 
 
 def left_of_a_cut(log: PartitionLog) -> set[int]:
