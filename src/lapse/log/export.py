@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.config import topic_config
-from lapse.base.errors import ConfigError, CorruptData
+from lapse.base.errors import ConfigError, CorruptData, StorageError
 from lapse.base.fs import AppendFile, Fs, make_lasting_dir, storage_errors
 from lapse.base.ids import TopicPartition
 from lapse.kernels.layout import RECORD_TOMBSTONE
@@ -26,11 +26,14 @@ from lapse.log import checkpoints
 from lapse.log.folders import list_partitions
 from lapse.log.headers import read_batch, walk
 from lapse.log.incomplete import INCOMPLETE, TO_KAFKA, TO_V2, Begun, begun_copy
+from lapse.log.intent import INTENT
 from lapse.log.loader import scan_segment
 from lapse.log.lock import LOCK, lock_file
 from lapse.log.roster import ROSTER
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, base_offset_of, segment_path
 from lapse.log.start import read_start
+from lapse.log.summary import FOLDER
+from lapse.log.swap import CLEANED, DELETED, SWAP
 from lapse.records.batch import decode_rows
 from lapse.records.tombstone import valued_rows, without_values
 
@@ -62,10 +65,19 @@ def export_partition(
 ) -> Exported:
     """Copy the log in `source` to `target`; raises CorruptData where a flagged batch is.
 
-    Unless `flags_count`, flagged values are plain data and stay: nothing compacts there.
+    Unless `flags_count`, flagged values are plain data and stay: nothing compacts there. Raises
+    StorageError where a round's commit was cut short: Kafka would put its files in place as they
+    are, flagged values and all. What only waits to be unlinked is left out.
     """
+    there = sorted(entry.name for entry in os.scandir(source) if entry.is_file())
+    names = [name for name in there if not name.endswith(DELETED)]
+    on_the_way = [name for name in names if name.endswith((SWAP, CLEANED))]
+    if on_the_way or (source / FOLDER / INTENT).exists():
+        what = on_the_way[0] if on_the_way else INTENT
+        raise StorageError(
+            f"{source}: a round's commit was cut short ({what}); start Lapse there once, stop it"
+        )
     fs.make_dir(target)
-    names = sorted(entry.name for entry in os.scandir(source) if entry.is_file())
     logs = {
         name: base_offset
         for name in names

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import ConfigError
+from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import AppendFile, Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
@@ -253,3 +253,26 @@ def test_an_unclean_source_makes_an_unclean_copy(tmp_path: Path) -> None:
     LogDirectory.open(source, env()).close(clean=False)
     copied(source, target, RealFs())
     assert checkpoints.read_clean_shutdown(target) is None
+
+
+@pytest.mark.parametrize("left", [f"{0:020d}.log.swap", f"{0:020d}.index.cleaned", ".lapse/intent"])
+def test_a_commit_that_was_cut_short_is_not_handed_to_kafka(tmp_path: Path, left: str) -> None:
+    """It would put the files in place as they are, with values that tombstones carry."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    directory = LogDirectory.open(source, env())
+    append(directory.create_log(TP, config()), batch())
+    directory.close()
+    (source / str(TP) / left).write_bytes(b"x")
+    with pytest.raises(StorageError, match=r"a round's commit was cut short .*start Lapse there"):
+        export_partition(source / str(TP), target, RealFs(), 4096)
+    assert not target.exists()
+
+
+def test_what_waits_to_be_unlinked_is_left_out(tmp_path: Path) -> None:
+    directory = LogDirectory.open(tmp_path / "source", env())
+    log = directory.create_log(TP, config())
+    append(log, batch())
+    directory.close()
+    (log.dir / f"{7:020d}.log.deleted").write_bytes(b"old values")
+    export_partition(log.dir, tmp_path / "target", RealFs(), 4096)
+    assert not [path.name for path in (tmp_path / "target").iterdir() if "deleted" in path.name]
