@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -41,7 +40,7 @@ from lapse.base.errors import (
 from lapse.base.fs import AppendFile, storage_errors
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.base.times import after_ms
-from lapse.log import checkpoints
+from lapse.log import checkpoints, folders
 from lapse.log.env import LogEnv
 from lapse.log.epochs import NO_EPOCH
 from lapse.log.folders import DELETED, NAME_BYTES_MAX, folder_name, is_bare, list_partitions
@@ -137,10 +136,7 @@ class LogDirectory:
             self._env.fs.unlink(self.path / checkpoints.CLEAN_SHUTDOWN)
             self._env.fs.fsync_dir(self.path)
         self._write_roster()
-        with storage_errors(self.path, "reading"):
-            for entry in sorted(os.scandir(self.path), key=lambda e: e.name):
-                if entry.is_dir() and entry.name.endswith(DELETED):
-                    self._doomed[Path(entry.path)] = 0, 0
+        self._doomed = dict.fromkeys(folders.list_doomed(self.path), (0, 0))
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint that does not parse counts as absent: logs are then checked whole."""

@@ -17,6 +17,7 @@ DELETED, FUTURE = "-delete", "-future"
 NAME_BYTES_MAX = 255
 _FIRST_SEGMENT = "00000000000000000000.log"
 _COPY = re.compile(r"(.+-[0-9]+)\.[0-9a-f]{32}" + FUTURE)
+_DOOMED = re.compile(r".+-[0-9]+\.[0-9a-f]{32}" + DELETED)
 
 
 def folder_name(partition: TopicPartition, unique: str, suffix: str) -> str:
@@ -42,6 +43,11 @@ def list_copies(log_dir: Path) -> list[tuple[Path, TopicPartition]]:
         if partition:
             found.append((log_dir / name, partition))
     return found
+
+
+def list_doomed(log_dir: Path) -> list[Path]:
+    """Folders that were partitions and will be removed; not any that somebody named so."""
+    return [log_dir / name for name in sorted(_folders(log_dir)) if _DOOMED.fullmatch(name)]
 
 
 def _folders(log_dir: Path) -> list[str]:

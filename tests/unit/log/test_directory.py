@@ -232,7 +232,7 @@ def test_deleting_a_partition(tmp_path: Path) -> None:
     assert directory.sweep_deleted(NOW + 60_000) == 1
     assert not doomed.exists()
     directory.close()
-    (tmp_path / "x-0.abc-delete").mkdir()
+    (tmp_path / f"x-0.{'ab' * 16}-delete").mkdir()
     directory = LogDirectory.open(tmp_path, env())  # one a crash left behind
     assert directory.sweep_deleted(NOW) == 1
     with pytest.raises(KafkaError, match="has no log"):
@@ -489,3 +489,15 @@ def test_a_damaged_id_makes_no_log_that_of_another_topic(tmp_path: Path) -> None
     assert directory.is_of(TP, own)
     assert not directory.is_of(TP, other)
     directory.close(clean=False)
+
+
+def test_a_folder_that_somebody_named_so_is_not_removed(tmp_path: Path) -> None:
+    kept, goes = tmp_path / "backup-before-delete", tmp_path / f"t-0.{'0f' * 16}-delete"
+    for folder in (kept, goes):
+        folder.mkdir()
+        (folder / "precious").touch()
+    directory = LogDirectory.open(tmp_path, env())
+    directory.sweep_deleted(NOW + 1)
+    directory.close()
+    assert (kept / "precious").exists()
+    assert not goes.exists()
