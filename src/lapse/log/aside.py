@@ -40,7 +40,9 @@ class Aside:
     until_ms: int
 
 
-def keep_tail(fs: Fs, partition_dir: Path, base_offset: int, position: int) -> Path | None:
+def keep_tail(
+    fs: Fs, partition_dir: Path, base_offset: int, position: int, bytes_max: int | None = None
+) -> Path | None:
     """A copy of a segment's bytes from `position` on, durable; None where they are all zeros.
 
     A disk without room for it stops no recovery.
@@ -55,7 +57,9 @@ def keep_tail(fs: Fs, partition_dir: Path, base_offset: int, position: int) -> P
             fs.make_dir(target.parent)
             fs.unlink(target)
             with closing(fs.open_append(target)) as copy:
-                copy.copy_from(file.fileno(), position, min(size - position, KEPT_BYTES_MAX))
+                copy.copy_from(
+                    file.fileno(), position, min(size - position, bytes_max or KEPT_BYTES_MAX)
+                )
                 copy.fsync()
     except (OSError, StorageError) as e:
         _log.warning("what is cut off %s is not kept: %s", source, e)

@@ -359,7 +359,10 @@ def _let_go(directory: LogDirectory, fs: Fs, finding: Finding, config: TopicConf
     with closing(fs.open_append(path)) as out:
         for start, end in sound_stretches(data, base, following):
             out.write(data[start:end].tobytes())
-    kept = keep_tail(fs, log.dir, base, 0)
+    kept = keep_tail(fs, log.dir, base, 0, len(data))  # all of it: there may be no other copy
+    if kept is None and data.any():
+        fs.remove_tree(attempt)
+        raise StorageError(f"{segment.path()} cannot be kept aside; nothing is changed")
     lost = len(data) - out.size
     swap_in(log, segment, attempt, fs, following)
     fs.unlink(segment_path(log.dir, base, TXN_INDEX))  # made again from what is left

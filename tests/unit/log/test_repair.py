@@ -18,6 +18,7 @@ import pytest
 from lapse.base.errors import MissingData, StorageError
 from lapse.base.fs import AppendFile, Fs, RealFs
 from lapse.base.ids import TopicPartition
+from lapse.log import aside
 from lapse.log.checkpoints import LEADER_EPOCHS, RECOVERY_POINT
 from lapse.log.directory import LogDirectory
 from lapse.log.facts import ReplicaFacts
@@ -268,6 +269,30 @@ def test_all_that_reads_of_a_sealed_segment_is_left_and_the_whole_kept_aside(
     assert kept.read_bytes() == hurt
     assert not (log.dir / FOLDER / ATTEMPT).exists()
     assert served(data) == (log.log_end_offset, set(batches) - {segment.base_offset})
+
+
+def test_what_is_let_go_is_kept_whole_or_not_let_go(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recovery keeps so much at most; here it is the only other copy, and a person's choice."""
+    monkeypatch.setattr(aside, "KEPT_BYTES_MAX", 10)
+
+    class NoRoom(RealFs):
+        def open_append(self, path: Path) -> AppendFile:
+            if path.name.startswith("cut-"):
+                raise StorageError(f"{path}: no space left")
+            return super().open_append(path)
+
+    flip(log.segments[1].path(), SIZE // 2)
+    hurt = log.segments[1].path().read_bytes()
+    [found] = look(log.dir.parent, reads_all=True)
+    with pytest.raises(StorageError, match="cannot be kept aside; nothing is changed"):
+        decided(log.dir.parent, found, NoRoom())
+    assert log.segments[1].path().read_bytes() == hurt
+    assert not (log.dir / FOLDER / ATTEMPT).exists()
+    decided(log.dir.parent, found)
+    [kept] = (log.dir / FOLDER).glob("cut-*")
+    assert kept.read_bytes() == hurt
 
 
 class Open(RealFs):
