@@ -87,9 +87,10 @@ def run(args: argparse.Namespace) -> int:
         source = SqliteStore(path, _no_new_cluster)
         held.callback(source.close)
         counts = Counts.of(source) if args.dry_run else _moved(source, connect, access, held)
-    if not args.dry_run:
-        fs.rename(path, args.data / MOVED)
-        fs.fsync_dir(args.data)
+        if not args.dry_run:  # before a broker can come that still writes to it
+            source.close()
+            fs.rename(path, args.data / MOVED)
+            fs.fsync_dir(args.data)
     line = MoveLine(
         str(args.data), args.zookeeper_connect, not args.dry_run, counts.topics, counts.deletions,
         counts.broker_settings, counts.acls, counts.credentials, counts.client_quotas,
