@@ -313,10 +313,10 @@ class LogDirectory:
 
         It is removed after `delay_ms`, or after file.delete.delay.ms of an open log.
         """
-        log = self.logs.get(partition)
+        held = self.logs.get(partition)
         # A round's commit ends first: it would go on by the partition's name, in another topic's.
-        with contextlib.nullcontext() if log is None else log.committing:
-            self.logs.pop(partition, None)
+        with contextlib.nullcontext() if held is None else held.committing:
+            log = self.logs.pop(partition, None)
             if log is not None:
                 delay_ms = log.config.file_delete_delay_ms if delay_ms is None else delay_ms
                 for segment in log.segments:

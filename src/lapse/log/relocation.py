@@ -180,7 +180,9 @@ class Copy:
             state = _State.of(now)
             before = self._known(name, state)
             grows = name.endswith(LOG)
-            start = before.size if before is not None and grows else 0
+            start = 0
+            if before is not None and grows and before.state.inode == state.inode:
+                start = before.size
             if start == 0 or start > now.st_size:
                 self._fs.unlink(target)
                 start = 0

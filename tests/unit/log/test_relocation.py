@@ -294,6 +294,23 @@ def test_a_sealed_segment_that_is_cut_and_longer_than_it_was_is_brought_again(di
     assert batches_of(log) == there
 
 
+def test_a_file_that_a_commit_has_just_put_there_is_brought_whole(disks: Disks) -> None:
+    """Its log is of the next generation only once all files are in place."""
+    log = disks.log
+    fill(log)
+    log.roll(NOW)
+    copy = disks.copy()
+    while copy.bring_some():
+        pass
+    file = log.segments[0].path()
+    data = bytes(2 * file.stat().st_size)
+    file.with_name("new").write_bytes(data)
+    file.with_name("new").rename(file)
+    while copy.bring_some():
+        pass
+    assert (copy.folder / file.name).read_bytes() == data
+
+
 def test_a_file_that_got_the_inode_of_another_is_brought_again(disks: Disks) -> None:
     """Of the same size and time too, as a round's may be: it sets the time of the last append."""
     log = disks.log

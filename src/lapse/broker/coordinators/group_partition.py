@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,7 +30,13 @@ from lapse.broker.coordinators.consumer_groups import (
     Retired,
     Surroundings,
 )
-from lapse.broker.coordinators.coordinator_log import KeyValue, Parts, StateLog, Writer
+from lapse.broker.coordinators.coordinator_log import (
+    BATCH_BYTES_MAX,
+    KeyValue,
+    Parts,
+    StateLog,
+    Writer,
+)
 from lapse.broker.coordinators.late_requests import NewestConnections
 from lapse.broker.coordinators.timers import Timers
 from lapse.coordination.classic.events import (
@@ -71,8 +78,6 @@ _METHODS: Mapping[type[Request], Callable[[ClassicGroup, Any, int], Effects]] = 
     Heartbeat: ClassicGroup.heartbeat,
     Leave: ClassicGroup.leave,
 }
-
-FORGOTTEN_AT_ONCE = 250  # tombstones in a batch: with the longest names it is one still
 
 
 def new_id() -> str:
@@ -133,6 +138,7 @@ class Shard:
         self._timers = Timers(parts.clock)
         self._tasks: set[asyncio.Task[ErrorCode]] = set()
         self._last: asyncio.Future[ErrorCode] | None = None
+        self._queued: Counter[Any] = Counter()  # keys of commits that are to be appended
 
     async def load(self) -> None:
         """Read the log; raises CorruptData, StorageError."""
@@ -400,8 +406,14 @@ class Shard:
         if not entries and not more:
             return ErrorCode.NONE
         self._last = written = asyncio.get_running_loop().create_future()
+        commits = [entry.key for entry in entries if entry.value is not None]
+        self._queued.update(commits)
 
         def done(error: ErrorCode, offset: int) -> None:
+            for key in commits:
+                self._queued[key] -= 1
+                if not self._queued[key]:
+                    del self._queued[key]
             if error is ErrorCode.NONE:
                 producer_id = -1 if writer is None else writer.producer_id
                 for n, entry in enumerate(entries):
@@ -413,25 +425,35 @@ class Shard:
         self._log.append([*records, *more], done, writer)
         return await asyncio.shield(written)  # the append goes on if the caller is cancelled
 
-    def forget_partitions(self, partitions: Iterable[TopicPartition], topic_id: uuid.UUID) -> None:
-        """Drop the offsets of a deleted topic's, also those not yet appended to the log."""
-        gone = tuple(partitions)
-        self._begin(self._take_out(lambda: self.offsets.delete_partitions(gone, topic_id)))
+    def forget_topic(self, topic: str, topic_id: uuid.UUID) -> None:
+        """Drop the offsets of a deleted topic, also those not yet appended to the log."""
+        self._begin(self._take_out(lambda one: self.offsets.delete_topic(one, topic, topic_id)))
 
     def forget_strangers(self, topics: Mapping[str, uuid.UUID]) -> None:
         """Drop the offsets of all topics but these: others were deleted before the shard loaded."""
-        self._begin(self._take_out(lambda: self.offsets.delete_strangers(topics)))
+        self._begin(self._take_out(lambda one: self.offsets.delete_strangers(one, topics)))
 
-    async def _take_out(self, due: Callable[[], Sequence[Entry]]) -> ErrorCode:
-        """Append what is `due`, some at a time: all of it may be more than a batch may have.
+    async def _take_out(self, due: Callable[[str], Iterable[Entry]]) -> ErrorCode:
+        """Append what is `due` of each group, a batch at a time: all of it may be too much for one.
 
-        What was begun before is in memory then, so a commit of a topic that has the name by now
-        comes either before the look, and is seen, or after the tombstone.
+        A commit that waits to be appended is to a topic that has the name by now, as all before
+        are in memory; it takes the place of the offset that is to go, and stays.
         """
+        if self._last is not None:
+            await asyncio.wait([self._last])
+        groups = deque(self.offsets.groups())
         while True:
-            while self._last is not None and not self._last.done():
-                await asyncio.wait([self._last])
-            entries = due()[:FORGOTTEN_AT_ONCE]
+            entries: list[Entry] = []
+            size = 0
+            while groups and size < BATCH_BYTES_MAX:
+                for entry in due(groups[0]):
+                    if entry.key not in self._queued:
+                        entries.append(entry)
+                        size += len(encode_entry(entry.type, entry.key, None)[0])
+                    if size >= BATCH_BYTES_MAX:
+                        break  # the rest of it comes with the next batch
+                else:
+                    groups.popleft()
             error = await self._append(entries)
             if not entries or error is not ErrorCode.NONE:
                 return error

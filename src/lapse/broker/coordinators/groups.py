@@ -253,9 +253,8 @@ class GroupCoordinator:
                 self._close(shard)
             self._shards.clear()
             return
-        gone = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
         for shard in self._loaded():
-            shard.forget_partitions(gone, topic.topic_id)
+            shard.forget_topic(topic.name, topic.topic_id)
 
     async def _expire_for_ever(self) -> None:
         while True:

@@ -203,8 +203,8 @@ def apply_retention(log: PartitionLog, _now_ms: int, clock: ClockVerdict) -> Non
     facts = log.facts()
     trusted_ms = None if clock.held else clock.now_ms
     gone = segments_to_delete(facts, log.config, trusted_ms, clock.record.steps)
-    if gone:
-        size = log.delete_segments(gone, facts.log_end_offset, facts.generation)
+    size = log.delete_segments(gone, facts.log_end_offset, facts.generation) if gone else 0
+    if size:  # not where its files are others by now, and are looked at again
         what = {"event": "retention", "segments": len(gone), "bytes": size}
         text = "%s: retention took %d segments, %d bytes"
         logger.info(text, log.partition, len(gone), size, extra=what)

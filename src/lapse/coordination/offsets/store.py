@@ -235,30 +235,25 @@ class OffsetStore:
         """Tombstones of all a group's offsets, for DeleteGroups."""
         return tuple(_tombstone(group_id, tp) for tp in self._topic_ids_of(group_id))
 
-    def delete_partitions(
-        self, partitions: Iterable[TopicPartition], topic_id: uuid.UUID
-    ) -> tuple[Entry, ...]:
-        """Tombstones of all groups' offsets of partitions of a topic that is no more.
+    def delete_topic(self, group_id: str, topic: str, topic_id: uuid.UUID) -> tuple[Entry, ...]:
+        """Tombstones of a group's offsets of a topic that is no more.
 
         Not of one that has its name by now; where a record has no id, the name decides.
         """
-        gone = frozenset(partitions)
         return tuple(
             _tombstone(group_id, tp)
-            for group_id in self.groups()
             for tp, own_id in self._topic_ids_of(group_id).items()
-            if tp in gone and own_id in {ZERO_UUID, topic_id}
+            if tp.topic == topic and own_id in {ZERO_UUID, topic_id}
         )
 
-    def delete_strangers(self, topics: Mapping[str, uuid.UUID]) -> tuple[Entry, ...]:
-        """Tombstones of all groups' offsets of topics that are not these.
+    def delete_strangers(self, group_id: str, topics: Mapping[str, uuid.UUID]) -> tuple[Entry, ...]:
+        """Tombstones of a group's offsets of topics that are not these.
 
         A topic that was deleted and made anew has another id; where a record has none (it is
         older than version 4), the name decides.
         """
         return tuple(
             _tombstone(group_id, tp)
-            for group_id in self.groups()
             for tp, topic_id in self._topic_ids_of(group_id).items()
             if tp.topic not in topics or topic_id not in {ZERO_UUID, topics[tp.topic]}
         )

@@ -34,14 +34,15 @@ class Handed(msgspec.Struct, frozen=True):
 
 
 def state_of(partition_dir: Path) -> str:
-    """A digest of name, identity, size and times of each file of a log, its own and ours.
+    """A digest of name, inode, size and times of each file of a log, its own and ours.
 
     Any owner that changes anything leaves another one: it appends, cuts, replaces, notes a start.
+    Not of the device: what a machine calls a shared disk says nothing on another one.
     """
     seen = hashlib.sha256()
     for folder in (partition_dir, partition_dir / FOLDER):
         for name, found in _files(folder):
-            state = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+            state = found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
             seen.update(repr((name, *state)).encode())
         seen.update(b"/")
     return seen.hexdigest()

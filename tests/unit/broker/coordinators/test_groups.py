@@ -278,7 +278,7 @@ async def test_a_commit_that_is_on_its_way_goes_with_its_topic(tmp_path: Path) -
 
 
 async def test_a_commit_to_the_topic_made_anew_is_not_taken_for_one_to_the_old(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes while the tombstones of the old one wait for a follower that is slow."""
     async with running_node(tmp_path / "data", SETTINGS) as node:
@@ -292,7 +292,7 @@ async def test_a_commit_to_the_topic_made_anew_is_not_taken_for_one_to_the_old(
             await go_on.wait()
             return await committed(appended, seconds)
 
-        replicas.committed = slow  # type: ignore[method-assign]
+        monkeypatch.setattr(replicas, "committed", slow)
         other = asyncio.create_task(commit(node, G, {T1: 1}))
         await waiting.wait()
         await delete(node, "t")
@@ -305,6 +305,27 @@ async def test_a_commit_to_the_topic_made_anew_is_not_taken_for_one_to_the_old(
         shard = await groups_of(node).shard_of(G)
         await until(lambda: not shard._tasks)
         assert await fetched(node, G) == {T0: 3}
+
+
+async def test_they_go_though_others_commit_all_the_time(tmp_path: Path) -> None:
+    """Those of other topics are neither waited for without end nor taken."""
+    kept = TopicPartition("u", 0)
+    async with running_node(tmp_path / "data", SETTINGS) as node:
+        for name in "tu":
+            await create(node, name)
+        assert await commit(node, G, {T0: 5}) == {NONE}
+        shard, is_over = await groups_of(node).shard_of(G), asyncio.Event()
+
+        async def commits() -> None:
+            while not is_over.is_set():
+                assert await commit(node, G, {kept: 7}) == {NONE}
+
+        busy = [asyncio.create_task(commits()) for _ in range(4)]
+        await delete(node, "t")
+        await until(lambda: not shard.offsets.has_any(G, T0))
+        is_over.set()
+        await asyncio.gather(*busy)
+        assert await fetched(node, G) == {kept: 7}
 
 
 async def test_of_very_many_offsets_of_a_deleted_topic_all_go(tmp_path: Path) -> None:

@@ -225,13 +225,14 @@ def test_a_group_is_deleted_with_what_is_pending_and_nothing_else() -> None:
     assert list(log.store.groups()) == ["h"]
 
 
-def test_offsets_go_with_their_partitions() -> None:
+def test_offsets_go_with_their_topic() -> None:
     log = Log()
-    log.commit("g", {T0: 1, T1: 2})
+    log.commit("g", {T0: 1, U0: 2})
     log.commit("h", {T0: 3}, PRODUCER)
-    log.append(log.store.delete_partitions([T0], uuid.uuid4()))
+    for group in ("g", "h"):
+        log.append(log.store.delete_topic(group, "t", uuid.uuid4()))
     log.end(PRODUCER, commit=True)
-    assert (log.fetched("g"), log.fetched("h")) == ({T1: 2}, {})
+    assert (log.fetched("g"), log.fetched("h")) == ({U0: 2}, {})
 
 
 def test_offsets_of_topics_that_are_others() -> None:
@@ -251,7 +252,7 @@ def test_offsets_of_topics_that_are_others() -> None:
     commit("h", T1, ZERO_UUID)
     commit("p", T0, now)
     commit("p", T0, before, PRODUCER)
-    gone = log.store.delete_strangers({"t": now})
+    gone = [one for group in "ghp" for one in log.store.delete_strangers(group, {"t": now})]
     found = [(e.key.group, TopicPartition(e.key.topic, e.key.partition)) for e in gone]
     assert found == [("g", T0), ("g", U0), ("p", T0)]
     assert {e.value for e in gone} == {None}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from lapse.base.clock import SystemClock
 from lapse.base.errors import LockHeld
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
+from lapse.lifecycle.owner import handover
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.owner.handover import Handed, state_of
 from lapse.lifecycle.round.engine import run_plan
@@ -112,6 +114,22 @@ def test_without_a_hand_over_it_is_stale_and_swept(tmp_path: Path) -> None:
         [done] = owner.commit([receipt])
         assert done.error is not None
     assert records_in(tmp_path / "data" / str(LOG)) == before
+
+
+def test_what_another_machine_calls_the_disk_is_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first task and the last may run on different ones, over a disk that both see."""
+    _, handed = made(tmp_path / "data")
+    files = handover._files
+
+    def elsewhere(folder: Path) -> Iterator[tuple[str, SimpleNamespace]]:
+        for name, found in files(folder):
+            seen = {one: getattr(found, one) for one in dir(found) if one.startswith("st_")}
+            yield name, SimpleNamespace(**{**seen, "st_dev": found.st_dev + 1})
+
+    monkeypatch.setattr(handover, "_files", elsewhere)
+    assert handed.is_unchanged(tmp_path / "data", LOG)
 
 
 @pytest.mark.parametrize(
