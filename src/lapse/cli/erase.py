@@ -33,10 +33,12 @@ from lapse.cli.confirm import add_yes, agreed, listed
 from lapse.cli.output import progress_bar
 from lapse.cli.prove_erased import (
     EXIT_CODES,
+    OPTIONS,
     add_tables,
     audits,
     keys_given,
     paths_given,
+    place,
     say_key,
     signing_key,
 )
@@ -54,7 +56,7 @@ from lapse.lifecycle.erase.order import (
     save_order,
 )
 from lapse.lifecycle.erase.proof import GONE, totals
-from lapse.lifecycle.erase.replicas import Sort, why_unusable
+from lapse.lifecycle.erase.replicas import why_unusable
 from lapse.lifecycle.erase.search import (
     KEY_FORMATS,
     make_search,
@@ -66,7 +68,6 @@ from lapse.lifecycle.erase.warm_up import warm_up
 MET, MISSED, OPEN = "met", "missed", "open"
 _SALT_BYTES = 16
 _REASONS_MAX = 10  # printed here; the report has more
-_OPTIONS = {Sort.LOGS: "--replica", Sort.SCRATCH: "--spark-local-dir", Sort.TABLE: "--table"}
 EXAMPLES = """\
 examples:
   lapse erase --topic users --keys gone.csv --replica /data/kafka --dry-run
@@ -133,9 +134,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--key-column", metavar="NAME",
         help="its column (default: 'key', or the only one of a .parquet file)")  # fmt: skip
     add("--key-format", choices=KEY_FORMATS, default="text", help="how keys are written")
-    add("--replica", type=Path, action="append", default=[], metavar="DIR",
+    add("--replica", type=place, action="append", default=[], metavar="DIR",
         help="a log directory; all of every broker that has the topic are needed")  # fmt: skip
-    add("--spark-local-dir", type=Path, action="append", default=[], metavar="DIR",
+    add("--spark-local-dir", type=place, action="append", default=[], metavar="DIR",
         help="a folder in which rounds kept files (spark.local.dir); may be repeated")  # fmt: skip
     add_tables(parser)
     add("--order", type=Path, metavar="DIR", help="folder of the order and its proofs; to go on")
@@ -266,7 +267,7 @@ def _require_usable(places: Places, topics: Sequence[str]) -> None:
     for path, sort in places.paths:
         problem = why_unusable(path, sort, topics)
         if problem is not None:
-            raise ConfigError(f"{_OPTIONS[sort]} {path}: {problem}")
+            raise ConfigError(f"{OPTIONS[sort]} {path}: {problem}")
 
 
 def _order(

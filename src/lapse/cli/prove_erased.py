@@ -25,6 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from lapse.base.bucket import Bucket, is_bucket
 from lapse.base.clock import Clock, SystemClock, time_text
 from lapse.base.errors import ConfigError, KafkaError, StorageError, unreadable
 from lapse.base.fs import RealFs
@@ -58,7 +59,14 @@ from lapse.lifecycle.erase.proof import (
     topic_ids_of,
     totals,
 )
-from lapse.lifecycle.erase.replicas import ReplicaFindings, Runs, Sort, Where, look_through
+from lapse.lifecycle.erase.replicas import (
+    ReplicaFindings,
+    Runs,
+    Sort,
+    Where,
+    look_through,
+    why_unusable,
+)
 from lapse.lifecycle.erase.search import (
     KEY_FORMATS,
     SearchSpec,
@@ -71,6 +79,7 @@ from lapse.lifecycle.erase.search import (
 from lapse.lifecycle.erase.warm_up import warm_up
 from lapse.lifecycle.round.progress import OnProgress, Progress
 
+OPTIONS = {Sort.LOGS: "--replica", Sort.SCRATCH: "--spark-local-dir", Sort.TABLE: "--table"}
 EXIT_CODES = {PROVEN: 0, REMAINS: 1, NEVER_SEEN: 1, NOT_PROVEN: 3}
 _ROWS_MAX = 50
 _SALT_BYTES = 16
@@ -92,9 +101,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--topic", metavar="T", help="whose records")
     add("--partition", type=whole_number(0, INT_MAX), metavar="N",
         help="only this partition of it")  # fmt: skip
-    add("--replica", type=Path, action="append", default=[], metavar="DIR",
+    add("--replica", type=place, action="append", default=[], metavar="DIR",
         help="a log directory; may be repeated, and should be for every broker's")  # fmt: skip
-    add("--spark-local-dir", type=Path, action="append", default=[], metavar="DIR",
+    add("--spark-local-dir", type=place, action="append", default=[], metavar="DIR",
         help="a folder in which rounds kept files (spark.local.dir); may be repeated")  # fmt: skip
     add_tables(parser)
     add("--key", action="append", default=[], metavar="K", help="a key; may be repeated")
@@ -124,8 +133,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def add_tables(parser: argparse.ArgumentParser) -> None:
     """Of who looks for keys in tables as well."""
     parser.add_argument(
-        "--table", type=Path, action="append", default=[], metavar="DIR",
-        help="a table of the topic's records (`lapse export`); may be repeated",
+        "--table", type=place, action="append", default=[], metavar="DIR",
+        help="a table of the topic's records (`lapse export`), also s3://BUCKET/PREFIX; "
+        "may be repeated",
     )  # fmt: skip
 
 
@@ -211,28 +221,37 @@ def _places(args: argparse.Namespace) -> list[Where]:
     if args.offset and args.partition is None:
         raise ConfigError("--offset: needs --partition, each has offsets of its own")
     places = [Where(path, args.topic, args.partition, sort) for path, sort in paths_given(args)]
-    for place in places:
-        if not is_text(place.path):
-            raise ConfigError(f"{place.path!r}: its name is not UTF-8, and no report could tell it")
+    for where in places:
+        if not is_text(where.path):
+            raise ConfigError(f"{where.path!r}: its name is not UTF-8, and no report could tell it")
+        if where.sort is Sort.TABLE and is_bucket(where.path):
+            why = why_unusable(where.path, where.sort, [args.topic])
+            if why is not None:
+                raise ConfigError(f"{OPTIONS[where.sort]} {where.path}: {why}")
     return places
 
 
 def paths_given(args: argparse.Namespace) -> list[tuple[str, Sort]]:
     """Of `--replica`, `--spark-local-dir` and `--table`."""
-    far = next((path for path in args.table if path.parts[:1] == ("s3:",)), None)
-    if far is not None:
-        raise ConfigError(
-            f"--table {far}: allowed is a directory; copy a table of an object store into one"
-        )
     given = {
         Sort.LOGS: args.replica, Sort.SCRATCH: args.spark_local_dir, Sort.TABLE: args.table,
     }  # fmt: skip
-    return [(absolute(path), sort) for sort, paths in given.items() for path in paths]
+    found = [(path, sort) for sort, paths in given.items() for path in paths]
+    for path, sort in found:
+        if not is_bucket(path):
+            continue
+        if sort is not Sort.TABLE:
+            raise ConfigError(f"{OPTIONS[sort]} {path}: allowed is a directory")
+        try:
+            Bucket(path)
+        except ConfigError as e:
+            raise ConfigError(f"{OPTIONS[sort]} {e}") from e
+    return found
 
 
-def absolute(path: Path) -> str:
+def place(text: str) -> str:
     """As a report has it, which is checked from anywhere."""
-    return os.path.abspath(path)
+    return text if is_bucket(text) else os.path.abspath(text)
 
 
 def keys_given(args: argparse.Namespace) -> list[bytes]:
@@ -310,8 +329,7 @@ def _check(args: argparse.Namespace, clock: Clock) -> int:
             run_units = None
             if search is not None:
                 run_units = stack.enter_context(audits(args, clock, on_progress))(search)
-            moved = [absolute(path) for path in args.replica]
-            checked = check(report, run_units, clock, on_bytes, moved)
+            checked = check(report, run_units, clock, on_bytes, args.replica)
     checked = replace(checked, verdict=doubted(checked.verdict, doubts))
     _show_check(report, checked, whose, as_json=args.json)
     return EXIT_CODES[checked.verdict.state]

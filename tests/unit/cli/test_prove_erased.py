@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lapse.base.bucket import Bucket
 from lapse.base.clock import time_text
 from lapse.base.fs import RealFs
 from lapse.base.ids import format_topic_id
@@ -21,6 +22,7 @@ from lapse.log.checkpoints import write_meta, write_topic_id
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.erase.replica import batch, written
 from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten
+from tests.support.spark.object_store import let_in, object_store
 
 GONE = "k9"
 
@@ -80,12 +82,53 @@ def test_tombstones_count_where_that_is_asked(
     assert [Told(capsys, *words, *more).code for more in ((), ("--tombstones-too",))] == [0, 1]
 
 
-def test_a_table_in_an_object_store_is_to_be_copied(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_table_in_an_object_store_is_looked_through_and_looked_at_again(
+    replica: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--topic", "t", "--key", "k", "--replica", str(tmp_path), "--table", "s3://lake/t"]
-    assert main(["prove-erased", *words]) == 2
-    assert "allowed is a directory; copy a table of an object store" in capsys.readouterr().err
+    """By a check of its report too, with the keys and without, and where it lies elsewhere."""
+    proof, file, name = tmp_path / "proof.json", tmp_path / "a.parquet", "partition=0/a.parquet"
+    with object_store(tmp_path) as store, let_in(store):
+        place = store.place()
+        words = ("--topic", "t", "--key", GONE, "--replica", replica, "--table", place)
+        pq.write_table(pa.table({"key": [GONE.encode(), b"k1"], "offset": [3, 4]}), file)
+        Bucket(place).put(name, file.read_bytes())
+        told = Told(capsys, *words)
+        assert told.code == 1
+        assert f"a record with key 1 in {place}/{name}: at offset 3\n" in told.out
+        pq.write_table(pa.table({"key": [b"k1"], "offset": [4]}), file)
+        Bucket(place).put(name, file.read_bytes())
+        told = Told(capsys, *words, "--report", proof)
+        assert told.code == 0
+        assert f"{place}: table, 1 files\n" in told.out
+        assert "older versions of objects" in told.out
+        assert Told(capsys, "--check", proof).code == 0
+        assert Told(capsys, "--check", proof, "--key", GONE).code == 0
+        moved = store.place()
+        Bucket(moved).put(name, file.read_bytes())
+        assert Told(capsys, "--check", proof, "--replica", replica, "--replica", moved).code == 0
+        Bucket(moved).put(name, b"other")
+        assert Told(capsys, "--check", proof, "--replica", replica, "--replica", moved).code == 3
+        store.process.kill()
+        told = Told(capsys, "--check", proof)
+        assert told.code == 3
+        assert f"{place}: cannot be listed: " in told.out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--table", "s3://lake"), "--table s3://lake: allowed is a directory, or s3://BUCKET/"),
+        (("--table", "gs://lake/t"), "--table gs://lake/t: allowed is a directory, or s3://"),
+        (("--spark-local-dir", "s3://a/b"), "--spark-local-dir s3://a/b: allowed is a directory"),
+        (("--replica", "s3://a/b"), "--replica s3://a/b: allowed is a directory"),
+    ],
+)
+def test_what_is_no_place_is_refused(
+    replica: Path, more: tuple[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Told(capsys, "--topic", "t", "--key", GONE, "--replica", replica, *more)
+    assert told.code == 2
+    assert said in told.err
 
 
 def test_a_table_is_looked_through_and_looked_at_again(

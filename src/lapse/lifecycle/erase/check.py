@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from lapse.base.bucket import is_bucket
 from lapse.base.clock import Clock
+from lapse.base.errors import LapseError
 from lapse.kernels.crc32c import crc32c_more
 from lapse.lifecycle.erase.audit import OnBytes
 from lapse.lifecycle.erase.findings import KEYLESS, AuditUnit, Findings, Piece
+from lapse.lifecycle.erase.objects import copied
 from lapse.lifecycle.erase.places import FileState
 from lapse.lifecycle.erase.proof import (
     Report,
@@ -125,7 +129,7 @@ def _has(where: Where, found: Findings, here: Findings | None) -> Callable[[], b
         spans = [(piece.start, piece.end) for piece in here.pieces]
         if spans == [(p.start, p.end) for p in found.pieces if p.sha256 is not None]:
             return here.pieces == found.pieces
-        return _has_bytes(Path(where.path) / found.path, found.pieces, lambda _: None)
+        return _has_bytes(where, found, lambda _: None)
 
     return has_bytes
 
@@ -145,8 +149,7 @@ def _compared_only(
         place = there.get(found.path)
         state = None if place is None or place.problem is not None else place.state
         size = 0 if state is None else state.size
-        path = Path(where.path) / found.path
-        has_bytes = partial(_has_bytes, path, found.pieces, on_bytes)
+        has_bytes = partial(_has_bytes, where, found, on_bytes)
         what = _difference(found, place is not None, state, size, has_bytes)
         if what in _AS_IT_WAS and found.kind != KEYLESS:
             known[found.path] = replace(found, state=state)
@@ -211,16 +214,26 @@ def _difference(
     return None if same else _TOUCHED
 
 
-def _has_bytes(path: Path, pieces: Iterable[Piece], on_bytes: OnBytes) -> bool:
+def _has_bytes(where: Where, found: Findings, on_bytes: OnBytes) -> bool:
     """Whether a file's bytes are unchanged, by their hashes."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            return all(_has_piece(fd, piece, on_bytes) for piece in pieces)
-        finally:
-            os.close(fd)
-    except OSError:
+        with _open(where.path, found.path) as fd:
+            return all(_has_piece(fd, piece, on_bytes) for piece in found.pieces)
+    except (OSError, LapseError):
         return False
+
+
+@contextmanager
+def _open(replica: str, path: str) -> Iterator[int]:
+    if is_bucket(replica):
+        with copied(replica, path) as (fd, _):
+            yield fd
+        return
+    fd = os.open(Path(replica) / path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _has_piece(fd: int, piece: Piece, on_bytes: OnBytes) -> bool:

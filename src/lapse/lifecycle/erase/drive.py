@@ -33,7 +33,6 @@ from lapse.lifecycle.erase.order import (
     tombstones_due,
     what_is_left,
 )
-from lapse.lifecycle.erase.places import topic_of_table
 from lapse.lifecycle.erase.proof import (
     FORMAT,
     GONE,
@@ -53,6 +52,7 @@ from lapse.lifecycle.erase.replicas import ReplicaFindings, Run, Sort, Where, lo
 from lapse.lifecycle.erase.search import Search, SearchSpec, hash_of, spec_of
 from lapse.lifecycle.erase.served import Served
 from lapse.lifecycle.erase.sign import fingerprint, public_key_of, seal
+from lapse.lifecycle.erase.table_files import may_be_of, topic_of_table
 from lapse.log.summary import FOLDER
 
 PATIENCE_SECONDS = 180  # doubts that have not changed for this long will not go away
@@ -96,7 +96,7 @@ class Places:
         return [
             Where(path, part.topic, None, sort, part.bounds, part.topic_id)
             for path, sort in self.paths
-            if sort is not Sort.TABLE or topic_of_table(Path(path))[0] in {None, part.topic}
+            if sort is not Sort.TABLE or may_be_of(path, topic_of_table(path)[0], part.topic)
         ]
 
 

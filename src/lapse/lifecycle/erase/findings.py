@@ -25,6 +25,7 @@ class AuditUnit:
         end: None: the end of the file when it is read.
         below: records with a value from this offset on may stay; None: as the search says.
         rows: it is a table's (`rows`).
+        listed: of an object in a store: as it was listed.
     """
 
     replica: str
@@ -33,6 +34,7 @@ class AuditUnit:
     end: int | None = None
     below: int | None = None
     rows: bool = False
+    listed: FileState | None = None
 
 
 @dataclass(frozen=True, slots=True)

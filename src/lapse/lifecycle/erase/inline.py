@@ -11,6 +11,7 @@ from pathlib import Path
 from lapse.base.clock import Clock
 from lapse.lifecycle.erase.findings import AuditUnit, Findings
 from lapse.lifecycle.erase.look_into import look_into
+from lapse.lifecycle.erase.places import FileState
 from lapse.lifecycle.erase.search import Search
 from lapse.lifecycle.erase.table import table_of
 from lapse.lifecycle.round.progress import OnProgress, Progress
@@ -60,10 +61,19 @@ class InlineAudits:
             self._on_progress(Progress(self._done, max(self._total, self._done)))
 
 
+def state_of(unit: AuditUnit) -> FileState | None:
+    """A unit's file as it is seen from here; None if it is not."""
+    if unit.listed is not None:
+        return unit.listed
+    try:
+        return FileState.of((Path(unit.replica) / unit.path).stat())
+    except OSError:
+        return None
+
+
 def unit_bytes(unit: AuditUnit) -> int:
     """How many bytes there are to read; 0 if that cannot be found out."""
-    try:
-        end = (Path(unit.replica) / unit.path).stat().st_size if unit.end is None else unit.end
-    except OSError:
-        return 0
+    end, state = unit.end, state_of(unit) if unit.end is None else None
+    if end is None:
+        end = 0 if state is None else state.size
     return max(end - unit.start, 0)

@@ -9,16 +9,15 @@ Of a table, which an export has written, everything below its folder counts.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.errors import LapseError
-from lapse.base.ids import TopicPartition, format_topic_id, parse_topic_id
+from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.lifecycle import clock_guard
 from lapse.lifecycle.round.ledger import LEDGER_FILE
 from lapse.lifecycle.round.ledger import read as read_ledger
@@ -35,11 +34,7 @@ from lapse.log.summary import FOLDER, read_summary
 from lapse.log.summary import SUFFIX as SUMMARY
 from lapse.log.swap import CLEANED, DELETED, SWAP
 
-# What an export keeps in its table's folder.
-EXPORT_STATE, EXPORT_CATALOG = "_lapse_export.json", "_lapse_catalog.db"
-_OF_A_TABLE = ("topic", "topic_id")
 _NAME_BYTES_MAX = 255
-_ROWS_OF = re.compile(r"(?:^|/)partition=([0-9]{1,10})/")
 _LEAVING = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]{1,10})\.[^.]+-(?:delete|future|stray)")
 
 # Kafka's suffixes of files that hold offsets, positions, times and producer ids, and no record.
@@ -213,43 +208,6 @@ def list_folder(folder: Path) -> Listing:
     if not folder.is_dir():
         return Listing(problem="cannot be listed: no such directory")
     return Listing(places=tuple(_below(folder, "", "")))
-
-
-def list_table(folder: Path, topic: str, partition: int | None) -> Listing:
-    """Everything below a table's folder, but for the rows of other partitions than that one."""
-    of_topic, _ = topic_of_table(folder)
-    if of_topic not in {None, topic}:
-        return Listing(problem=f"is a table of topic {of_topic}")
-    listing = list_folder(folder)
-    is_table = of_topic is not None or any(p.path.endswith(".parquet") for p in listing.places)
-    if listing.problem is None and not is_table:
-        return Listing(problem="is no table: it has no Parquet file, and is no export")
-    places = (
-        place
-        for place in listing.places
-        if partition is None or partition_of_rows(place.path) in {None, partition}
-    )
-    return replace(listing, places=tuple(places))
-
-
-def topic_of_table(folder: Path) -> tuple[str | None, str | None]:
-    """A table's topic and its id, hexadecimal; None where no export says it."""
-    try:
-        told = json.loads((folder / EXPORT_STATE).read_bytes())
-    except (OSError, ValueError):
-        return None, None
-    topic, topic_id = (told.get(n) if isinstance(told, dict) else None for n in _OF_A_TABLE)
-    try:
-        found = parse_topic_id(topic_id).hex if isinstance(topic_id, str) else None
-    except ValueError:
-        found = None
-    return topic if isinstance(topic, str) else None, found
-
-
-def partition_of_rows(path: str) -> int | None:
-    """The topic's partition that a table's file has rows of, by the folders it is in."""
-    found = _ROWS_OF.search(path)
-    return None if found is None else int(found[1])
 
 
 def belongs(name: str, topic: str, partition: int | None) -> bool:

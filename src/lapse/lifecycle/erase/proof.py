@@ -31,6 +31,7 @@ REASONS_MAX = 50
 CANNOT_SEE = (
     "Blocks that files gave back: what was deleted may be on the device until it is overwritten.",
     "Backups, snapshots of disks, tiered storage, and replicas that were not given.",
+    "In an object store: older versions of objects, and uploads that were never ended.",
     "Whether a key was ever there: of one that was mistyped there is no record either.",
     "What consumers have read and kept, and what was made from this topic and was not given.",
     "Values and headers of other records that tell of the key, and the key spelt otherwise.",

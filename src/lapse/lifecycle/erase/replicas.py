@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from lapse.base.bucket import is_bucket
 from lapse.base.clock import Clock
 from lapse.base.errors import LapseError
 from lapse.base.ids import TopicPartition
@@ -26,12 +27,10 @@ from lapse.lifecycle.erase.places import (
     is_segment,
     list_folder,
     list_replica,
-    list_table,
-    partition_of_rows,
-    topic_of_table,
     why_keyless,
 )
 from lapse.lifecycle.erase.search import Bound, Search
+from lapse.lifecycle.erase.table_files import list_table, partition_of_rows, topic_of_table
 from lapse.log.checkpoints import read_topic_id
 from lapse.log.segment import LOG
 
@@ -82,17 +81,19 @@ class Where:
         path = Path(self.path)
         if self.sort is Sort.SCRATCH:
             return list_folder(path)
-        list_it = list_table if self.sort is Sort.TABLE else list_replica
-        return list_it(path, self.topic, self.partition)
+        if self.sort is Sort.TABLE:
+            return list_table(self.path, self.topic, self.partition)
+        return list_replica(path, self.topic, self.partition)
 
     def units(self, places: Sequence[ReplicaFile]) -> list[AuditUnit]:
         """All of each file."""
         if self.sort is Sort.TABLE:
-            of_it = self._is_table_of_the_topic()
+            of_it, is_far = self._is_table_of_the_topic(), is_bucket(self.path)
             return [
                 AuditUnit(
                     self.path, place.path, rows=True,
                     below=self._below(partition_of_rows(place.path)) if of_it else None,
+                    listed=place.state if is_far else None,
                 )
                 for place in places
             ]  # fmt: skip
@@ -117,7 +118,7 @@ class Where:
     def _is_table_of_the_topic(self) -> bool:
         if self.topic_id is None:
             return True
-        _, topic_id = topic_of_table(Path(self.path))
+        _, topic_id = topic_of_table(self.path)
         return topic_id == self.topic_id
 
     def _is_of_the_topic(self, folder: str) -> bool:
@@ -196,6 +197,10 @@ def why_unusable(path: str, sort: Sort, topics: Sequence[str]) -> str | None:
 
     A table is of one of the topics, as far as it says of which.
     """
+    if sort is Sort.TABLE and is_bucket(path):
+        of_topic, _ = topic_of_table(path)
+        if of_topic not in {None, *topics}:
+            return f"is a table of topic {of_topic}"
     wanted = topics if sort is Sort.TABLE else [""]  # of no topic: nothing is walked for that
     listings = [Where(path, topic, sort=sort).listed() for topic in wanted]
     if any(one.problem is None for one in listings):

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from lapse.base.bucket import is_bucket
 from lapse.base.clock import Clock
 from lapse.base.extras import needed_for
 from lapse.kernels.find_key import KeyTable
@@ -37,9 +38,11 @@ from lapse.lifecycle.erase.findings import (
     Spot,
     by_target,
 )
-from lapse.lifecycle.erase.places import EXPORT_CATALOG, FileState, partition_of_rows
+from lapse.lifecycle.erase.objects import fetched
+from lapse.lifecycle.erase.places import FileState
 from lapse.lifecycle.erase.raw import RawSearch
 from lapse.lifecycle.erase.search import Search
+from lapse.lifecycle.erase.table_files import EXPORT_CATALOG, partition_of_rows
 from lapse.lifecycle.erase.window import Window
 from lapse.records.batch import as_array
 
@@ -78,7 +81,7 @@ def audit_rows(
             raw_spots=(*found.raw_spots, *raw.spots)[:SPOTS_MAX],
         )  # fmt: skip
 
-    return opened(unit, look)
+    return fetched(unit, look) if is_bucket(unit.replica) else opened(unit, look)
 
 
 def is_parquet(fd: int, size: int) -> bool:

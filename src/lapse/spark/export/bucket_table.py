@@ -21,10 +21,11 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from lapse.base.bucket import Bucket
 from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, CorruptData
+from lapse.lifecycle.erase.table_files import EXPORT_STATE
 from lapse.spark.export.decide import ExportState, PartitionState
-from lapse.spark.export.store import Bucket
 from lapse.spark.export.table import ATTEMPTS, FOLDER, names_of
 from lapse.spark.export.table_log import TableLog
 
@@ -42,6 +43,12 @@ class _Note:
 
     state: ExportState
     files: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Of:
+    topic: str
+    topic_id: str | None
 
 
 class BucketTable:
@@ -67,7 +74,10 @@ class BucketTable:
         runs = {_run_of(name) for name in there if _is_mark(name)}
         is_begun = log is not None and log.is_begun()
         return all(
-            _is_mark(name) or _writer_of(name) in runs or (is_begun and name.startswith(_METADATA))
+            _is_mark(name)
+            or name == EXPORT_STATE
+            or _writer_of(name) in runs
+            or (is_begun and name.startswith(_METADATA))
             for name in there
         )
 
@@ -138,7 +148,8 @@ class BucketTable:
         }
 
     def commit(self, state: ExportState) -> None:
-        """The log's commit has brought it."""
+        """The log's commit has brought it. Of which topic it is, who reads no logs finds here."""
+        self.store.put(EXPORT_STATE, msgspec.json.encode(_Of(state.topic, state.topic_id)))
 
     def announce(self, state: ExportState) -> None:
         """The log's commit says it."""

@@ -8,8 +8,9 @@ import os
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
+from lapse.base.bucket import Bucket, s3_options
 from lapse.spark.export.files import SCHEMA, TableFile, rows_in
-from lapse.spark.export.store import Bucket, Folder, s3_options
+from lapse.spark.export.store import Folder
 from lapse.spark.export.table_log import Change, LogOptions, refuse_names, said_of_the_table
 
 _LOG = "_delta_log"

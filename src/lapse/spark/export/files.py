@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lapse.base.bucket import Bucket
 from lapse.base.errors import CorruptData, LapseError, StorageError, unreadable
 from lapse.records.column_spec import TYPES
-from lapse.spark.export.store import Bucket, Out, Store
+from lapse.spark.export.store import Out, Store
 
 COLUMNS = (
     "partition", "offset", "key", "value", "headers",

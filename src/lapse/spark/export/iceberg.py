@@ -28,10 +28,11 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 from sqlalchemy import URL
 
+from lapse.base.bucket import Bucket
 from lapse.base.errors import ConfigError, StorageError
-from lapse.lifecycle.erase.places import EXPORT_CATALOG
+from lapse.lifecycle.erase.table_files import EXPORT_CATALOG
 from lapse.spark.export.files import SCHEMA, TableFile, rows_in
-from lapse.spark.export.store import Bucket, Folder
+from lapse.spark.export.store import Folder
 from lapse.spark.export.table_log import (
     Change,
     LogOptions,

@@ -24,7 +24,7 @@ import msgspec
 from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, CorruptData
 from lapse.base.fs import Fs
-from lapse.lifecycle.erase.places import EXPORT_STATE
+from lapse.lifecycle.erase.table_files import EXPORT_STATE
 from lapse.spark.export.decide import ExportState, Format, PartitionState
 from lapse.spark.export.store import Folder
 from lapse.spark.export.table_log import TableLog

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from lapse.base.bucket import Bucket
 from lapse.base.errors import ConfigError, LapseError, StorageError
 from lapse.base.extras import needed_for
 from lapse.spark.export.decide import Format
-from lapse.spark.export.store import Bucket, Folder
+from lapse.spark.export.store import Folder
 
 P = ParamSpec("P")
 R = TypeVar("R")

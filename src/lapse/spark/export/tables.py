@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lapse.base.bucket import Bucket
 from lapse.base.fs import RealFs
 from lapse.spark.export.bucket_table import BucketTable, name_of
-from lapse.spark.export.store import Bucket, Folder, Out, store_at
+from lapse.spark.export.store import Folder, Out, store_at
 from lapse.spark.export.table import Table, attempt_folder
 
 AnyTable = Table | BucketTable

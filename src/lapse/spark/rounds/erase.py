@@ -20,7 +20,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import msgspec
 from pyspark import SparkContext, TaskContext
@@ -30,7 +29,7 @@ from lapse.base.clock import Clock, SystemClock
 from lapse.base.decoding import from_json
 from lapse.kernels.find_key import KeyTable
 from lapse.lifecycle.erase.findings import AuditUnit, Findings
-from lapse.lifecycle.erase.inline import InlineAudits, unit_bytes
+from lapse.lifecycle.erase.inline import InlineAudits, state_of, unit_bytes
 from lapse.lifecycle.erase.look_into import look_into
 from lapse.lifecycle.erase.places import FileState
 from lapse.lifecycle.erase.replicas import Run
@@ -130,7 +129,7 @@ class SparkAudits:
         if not units:
             return
         numbered = list(enumerate(units))
-        seen = {n: _state_of(unit) for n, unit in numbered}  # before a task can see it
+        seen = {n: state_of(unit) for n, unit in numbered}  # before a task can see it
         sizes = [unit_bytes(unit) for unit in units]
         self._total += sum(sizes)
         found = self._run(dealt(numbered, sizes, self._slots))
@@ -198,13 +197,6 @@ class SparkAudits:
                     if now is not None and now.numTasks:
                         return now.numCompletedTasks / now.numTasks
         return 0.0
-
-
-def _state_of(unit: AuditUnit) -> FileState | None:
-    try:
-        return FileState.of((Path(unit.replica) / unit.path).stat())
-    except OSError:
-        return None
 
 
 def is_same(there: FileState, here: FileState | None) -> bool:

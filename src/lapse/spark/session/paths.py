@@ -7,17 +7,18 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
+from lapse.base.bucket import is_bucket
 from lapse.base.errors import ConfigError
 
 PathLike = str | os.PathLike[str]
 
 
 def path_in(spark: SparkSession, name: str, path: PathLike | None) -> str | None:
-    """A path as tasks see it. Raises ConfigError for one that means nothing there."""
+    """A path as tasks see it, or a URI. Raises ConfigError for one that means nothing there."""
     if path is None:
         return None
     text = os.fspath(path)
-    if os.path.isabs(text):
+    if os.path.isabs(text) or is_bucket(text):
         return text
     if is_connected(spark):
         raise ConfigError(

@@ -67,7 +67,7 @@ def written(path: Path, *parts: bytes) -> Path:
 
 
 def looked(
-    replica: Path, keys: Sequence[bytes] = (KEY,), *, topic: str = "t", **asked: Any
+    replica: Path | str, keys: Sequence[bytes] = (KEY,), *, topic: str = "t", **asked: Any
 ) -> ReplicaFindings:
     """What a replica comes to."""
     search, clock = make_search(keys), ManualClock(NOW)

@@ -36,11 +36,11 @@ from lapse.lifecycle.erase.drive import (
 from lapse.lifecycle.erase.findings import AuditUnit, Findings
 from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.order import FORMAT, Order, TopicOrder, load_order
-from lapse.lifecycle.erase.places import EXPORT_STATE
 from lapse.lifecycle.erase.proof import NEVER_SEEN, NOT_PROVEN, PROVEN, REMAINS
 from lapse.lifecycle.erase.replicas import Sort
 from lapse.lifecycle.erase.search import Bound, hash_of, make_search
 from lapse.lifecycle.erase.served import Broker, Network, Served
+from lapse.lifecycle.erase.table_files import EXPORT_STATE
 from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.support.lifecycle.erase.replica import FIRST, KEY, NOW, batch, others, written

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,11 +13,10 @@ import pytest
 
 from lapse.lifecycle.erase import rows
 from lapse.lifecycle.erase.findings import RAW, ROWS, AuditUnit, Findings
-from lapse.lifecycle.erase.places import EXPORT_STATE
-from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, REMAINS, judge
+from lapse.lifecycle.erase.proof import NOT_PROVEN, judge
 from lapse.lifecycle.erase.replicas import Sort, Where, look_through
 from lapse.lifecycle.erase.rows import OPAQUE, audit_rows
-from lapse.lifecycle.erase.search import Bound, Search, make_search, spec_of
+from lapse.lifecycle.erase.search import Search, make_search, spec_of
 from lapse.lifecycle.erase.table import table_of
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.erase.avro import file_of
@@ -33,26 +30,7 @@ from tests.support.lifecycle.erase.replica import (
     others,
     written,
 )
-
-PART = "partition=0/part.parquet"
-OTHER = b"other-0001"
-
-
-def table_with(
-    folder: Path, keys: Sequence[bytes | None], path: str = PART, first: int = 0, **how: Any
-) -> Path:
-    """A file of rows at offsets from `first` on; the value of None is no value."""
-    found = folder / path
-    found.parent.mkdir(parents=True, exist_ok=True)
-    rows = pa.table(
-        {
-            "offset": pa.array(range(first, first + len(keys)), pa.int64()),
-            "key": pa.array(keys, pa.binary()),
-            "value": pa.array([b"v"] * len(keys), pa.binary()),
-        }
-    )
-    pq.write_table(rows, found, **how)
-    return found
+from tests.support.lifecycle.erase.tables import OTHER, PART, table_with
 
 
 def found_in(path: Path, search: Search | None = None, *, below: int | None = None) -> Findings:
@@ -310,40 +288,10 @@ def judged(folder: Path, files: Sequence[Findings]) -> str:
     return judge([told], spec_of(search, "5a"), "t").state
 
 
-def verdict_of(tmp_path: Path, **asked: Any) -> str:
-    """Of a clean log directory and the table in `table`."""
-    written(tmp_path / "logs" / "t-0" / FIRST, others(0))
-    seen = [looked(tmp_path / "logs"), looked(tmp_path / "table", sort=Sort.TABLE, **asked)]
-    return judge(seen, spec_of(make_search([KEY]), "5a"), "t").state
-
-
-def test_a_table_is_what_is_below_its_folder(tmp_path: Path) -> None:
-    table_with(tmp_path / "table", [OTHER])
-    assert verdict_of(tmp_path) == PROVEN
-    attempt = table_with(tmp_path / "table", [KEY], "_lapse/4f/partition=1/a.parquet")
-    assert verdict_of(tmp_path) == REMAINS, "an attempt that was cut short"
-    attempt.rename(tmp_path / "table" / "partition=0" / ".hidden.parquet")
-    assert verdict_of(tmp_path) == REMAINS, "one that is not shown yet"
-    assert verdict_of(tmp_path, partition=1) == PROVEN, "other partitions are not asked about"
-    (tmp_path / "table" / "partition=0" / ".hidden.parquet").unlink()
-    assert verdict_of(tmp_path) == PROVEN
-
-
 def test_a_table_alone_proves_nothing(tmp_path: Path) -> None:
     table_with(tmp_path / "table", [OTHER])
     seen = [looked(tmp_path / "table", sort=Sort.TABLE)]
     assert judge(seen, spec_of(make_search([KEY]), "5a"), "t").state == NOT_PROVEN
-
-
-def test_a_folder_that_is_no_table_proves_nothing(tmp_path: Path) -> None:
-    """Its name may be mistyped; a table that has lost its last row is one still."""
-    written(tmp_path / "table" / "README", b"nothing here")
-    assert verdict_of(tmp_path) == NOT_PROVEN
-    state = written(tmp_path / "table" / EXPORT_STATE, json.dumps({"topic": "t"}).encode())
-    assert verdict_of(tmp_path) == PROVEN
-    state.unlink()
-    table_with(tmp_path / "table", [OTHER])
-    assert verdict_of(tmp_path) == PROVEN
 
 
 def test_a_file_is_looked_at_once_whatever_takes_its_place(
@@ -361,32 +309,6 @@ def test_a_file_is_looked_at_once_whatever_takes_its_place(
     found = found_in(path)
     assert [(r.start, r.end, r.opaque) for r in found.regions] == [(0, 40, True)]
     assert found.pieces[0].sha256 == hashlib.sha256(b"\xff" * 40).hexdigest()
-
-
-def test_a_table_that_is_not_there_or_of_another_topic(tmp_path: Path) -> None:
-    assert verdict_of(tmp_path) == NOT_PROVEN
-    table_with(tmp_path / "table", [OTHER])
-    written(tmp_path / "table" / EXPORT_STATE, json.dumps({"topic": "u"}).encode())
-    assert looked(tmp_path / "table", sort=Sort.TABLE).problem == "is a table of topic u"
-    assert verdict_of(tmp_path) == NOT_PROVEN
-    for no_state in (b"[]", b"{", b'{"topic":7}', b"\xff"):
-        written(tmp_path / "table" / EXPORT_STATE, no_state)
-        assert looked(tmp_path / "table", sort=Sort.TABLE).problem is None
-
-
-def test_an_orders_bounds_hold_for_tables_of_its_topic(tmp_path: Path) -> None:
-    """A row that was written after the order was given may stay."""
-    ours, spelt = "0" * 31 + "1", "AAAAAAAAAAAAAAAAAAAAAQ"
-    table_with(tmp_path, [KEY, KEY], first=4)
-    asked = {"bounds": (Bound(0, 5),), "topic_id": ours, "sort": Sort.TABLE}
-
-    def counts(topic_id: str | None) -> list[tuple[int, int, int, int]]:
-        written(tmp_path / EXPORT_STATE, json.dumps({"topic": "t", "topic_id": topic_id}).encode())
-        return [counted(found) for found in looked(tmp_path, **asked).files if found.counts]
-
-    assert counts(spelt) == [(1, 0, 1, 0)]
-    assert counts("AAAAAAAAAAAAAAAAAAAAAg") == [(2, 0, 0, 0)], "of an older topic of that name"
-    assert counts(None) == [(2, 0, 0, 0)]
 
 
 def test_a_file_that_goes_meanwhile_is_no_trouble(tmp_path: Path) -> None:

@@ -12,7 +12,12 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 
+from lapse.base.bucket import Bucket
 from lapse.base.errors import ConfigError, StorageError
+from lapse.lifecycle.erase.inline import InlineAudits
+from lapse.lifecycle.erase.replicas import Sort, Where, look_through
+from lapse.lifecycle.erase.search import make_search
+from lapse.lifecycle.erase.table_files import topic_of_table
 from lapse.spark.export.bucket_table import BucketTable, name_of
 from lapse.spark.export.decide import ExportState, Format, Kind, LogNow
 from lapse.spark.export.delta import DeltaLog
@@ -20,13 +25,12 @@ from lapse.spark.export.files import SCHEMA, STORED, NewFiles
 from lapse.spark.export.iceberg import NAMESPACE, IcebergLog
 from lapse.spark.export.partition import Written
 from lapse.spark.export.run import Done, ExportOptions, Started, begin, end, would_do
-from lapse.spark.export.store import Bucket, s3_options
 from lapse.spark.export.table import ATTEMPTS
 from lapse.spark.export.table_log import Change, LogOptions, commit, log_of
 from lapse.spark.export.tables import created, table_at
 from lapse.testing.clock import ManualClock
 from tests.support.spark.expiring import Gate, gate
-from tests.support.spark.object_store import BUCKET, ObjectStore, let_in, object_store
+from tests.support.spark.object_store import ObjectStore, let_in, object_store
 
 NOW = 1_900_000_000_000
 VERSIONED = [Format.DELTA, Format.ICEBERG]
@@ -364,6 +368,27 @@ def test_credentials_that_expire_at_any_moment_leave_all_or_nothing(
 
 
 @pytest.mark.parametrize("how", VERSIONED)
+def test_an_erased_key_is_in_no_object_and_that_is_proven(store: ObjectStore, how: Format) -> None:
+    """Not in the logs either, nor in the files of versions that are over."""
+    place = store.place()
+    where = Where(place, topic_of(place), sort=Sort.TABLE)
+
+    def found_of(key: bytes) -> list[str]:
+        look = InlineAudits(make_search([key]), ManualClock(NOW), lambda _: None)
+        seen = look_through(where, look, ManualClock(NOW))
+        assert seen.problem is None
+        assert [f for f in seen.files if f.problem or any(r.opaque for r in f.regions)] == []
+        return [found.path for found in seen.files if found.counts]
+
+    run(place, how, 5, b"user-4711")
+    assert set(found_of(b"user-4711")) >= data_files(place) != set()
+    run(place, how, 9, b"user-4712")
+    assert found_of(b"user-4711") == []
+    assert set(found_of(b"user-4712")) >= data_files(place) != set()
+    assert topic_of_table(place) == (topic_of(place), None)
+
+
+@pytest.mark.parametrize("how", VERSIONED)
 def test_a_bucket_that_is_not_there_is_named(store: ObjectStore, how: Format) -> None:
     place = "s3://nobodys/table"
     with pytest.raises(StorageError, match="s3://nobodys/table"):
@@ -393,33 +418,3 @@ def test_iceberg_needs_a_catalog_of_its_own(store: ObjectStore) -> None:
 def test_what_is_no_place_is_refused(place: str) -> None:
     with pytest.raises(ConfigError, match=r"allowed is a directory, or s3://BUCKET/PREFIX"):
         table_at(place)
-
-
-def test_objects_are_there_as_a_whole(store: ObjectStore) -> None:
-    bucket = Bucket(store.place() + "/")
-    assert isinstance(table_at(bucket.uri), BucketTable)
-    out = bucket.create("a/b")
-    out.write(b"12")
-    out.write(b"3")
-    out.fsync()
-    assert not bucket.has("a/b")
-    out.close()
-    assert (bucket.has("a/b"), bucket.size("a/b"), bucket.names("a")) == (True, 3, {"a/b"})
-    bucket.delete("a/b")
-    bucket.delete("a/b")
-    assert bucket.names() == set()
-    with pytest.raises(StorageError, match=rf"{bucket.uri}/x: "):
-        bucket.source("x")
-    assert bucket.uri == f"s3://{BUCKET}/{bucket.uri.partition(BUCKET)[2].strip('/')}"
-
-
-def test_where_the_store_is_the_environment_says() -> None:
-    assert s3_options({}) == {}
-    assert s3_options({"AWS_DEFAULT_REGION": "eu-west-1"}) == {"region": "eu-west-1"}
-    own = {"endpoint_override": "h:9000", "scheme": "http", "region": "us-east-1"}
-    assert s3_options({"AWS_ENDPOINT_URL": "http://h:9000"}) == own
-    both = {"AWS_ENDPOINT_URL": "http://x:1", "AWS_ENDPOINT_URL_S3": "https://h:9000",
-            "AWS_REGION": "r"}  # fmt: skip
-    with pytest.raises(ConfigError, match="AWS_ENDPOINT_URL=minio:9000: allowed is http://"):
-        s3_options({"AWS_ENDPOINT_URL": "minio:9000"})
-    assert s3_options(both) == {"endpoint_override": "h:9000", "scheme": "https", "region": "r"}

@@ -12,7 +12,7 @@ from pyiceberg.utils.config import Config
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import Fs, RealFs
 from lapse.lifecycle.erase.avro import blocks_of
-from lapse.lifecycle.erase.places import EXPORT_CATALOG
+from lapse.lifecycle.erase.table_files import EXPORT_CATALOG
 from lapse.spark.export.decide import Format
 from lapse.spark.export.iceberg import IcebergLog
 from lapse.spark.export.store import Folder

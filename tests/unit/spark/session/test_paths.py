@@ -26,5 +26,7 @@ def test_a_path_is_as_tasks_see_it() -> None:
     assert path_in(CONNECTED, "path", Path("/data")) == "/data"
     assert paths_in(CLASSIC, "replica", "/a") == paths_in(CLASSIC, "replica", ["/a"]) == ["/a"]
     assert paths_in(CONNECTED, "replica", ()) == []
+    assert path_in(CLASSIC, "to", "s3://lake/t") == "s3://lake/t"
+    assert path_in(CONNECTED, "to", "s3://lake/t") == "s3://lake/t"
     with pytest.raises(ConfigError, match="replica=b: allowed is an absolute path"):
         paths_in(CONNECTED, "replica", ["/a", "b"])
