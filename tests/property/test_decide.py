@@ -179,12 +179,11 @@ class Twin:
         return [s for s in self.all if s.base_offset <= offset or s is self.all[0]][-1]
 
     def dirty(self) -> int:  # S-2
+        start, end = self.f.log_start_offset, self.f.log_end_offset
+        said = [self.f.cleaner_checkpoint]
         if self.wish.dirty is not None:
-            within = self.f.log_start_offset <= self.wish.dirty <= self.f.log_end_offset
-            return self.wish.dirty if within else self.f.log_start_offset
-        checkpoint, start = self.f.cleaner_checkpoint, self.f.log_start_offset
-        inside = checkpoint is not None and start <= checkpoint <= self.f.log_end_offset
-        return checkpoint if inside else start
+            said = [self.wish.dirty] + (said if self.wish.rules is Rules.LAPSE else [])
+        return min(one if one is not None and start <= one <= end else start for one in said)
 
     def from_dirty(self) -> list[SegmentFacts]:
         least = self.holder(self.dirty()).base_offset

@@ -84,7 +84,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="the round's clock, ms since 1970",
     )
-    add("--first-dirty", type=whole_number(), metavar="N", help="map from this offset on")
+    add("--first-dirty", type=whole_number(), metavar="N",
+        help="map from this offset on, if that is cleaned already")  # fmt: skip
     add("--force", action="store_true", help="skip dirty ratio and lags, never the policy")
     add("--replica-cleaned-to", type=whole_number(), metavar="N",
         help="a replica has cleaned to N only: tombstones and markers from N on stay")  # fmt: skip

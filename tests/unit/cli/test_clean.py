@@ -118,6 +118,17 @@ def test_a_flagged_tombstone_is_one_to_the_end(
     assert left() == [(2, False), (3, False)]
 
 
+def test_a_value_that_no_round_has_mapped_does_not_come_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--first-dirty above it: its tombstone would be stamped, and leave before it."""
+    pairs = [("k", "secret"), ("a", "1"), ("k", None), ("b", "1")]
+    make_logs(tmp_path / "data", {"a": pairs}, compacted(), ManualClock(NOW))
+    for n, more in enumerate((("--first-dirty", 3), (), ())):
+        clean(capsys, tmp_path / "data", "--force", "--now", NOW + n * DAY_MS, *more)
+        assert ("k", "secret") not in records_in(tmp_path / "data" / "a-0").values()
+
+
 def test_tombstones_that_a_replica_may_need_stay(
     logdir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

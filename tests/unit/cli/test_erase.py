@@ -170,7 +170,9 @@ async def test_tombstones_are_written_once_and_settings_put_back(erase: Erases) 
     assert f"{LAG}=1000 until the values are gone (was the broker's default)" in told.err
     assert f"{LAG} is as it was" in told.err
     assert await erase.lag("t") == FOREVER
-    assert bounds_in(row["proof"]) == [{"partition": n, "offset": 5} for n in (0, 1)]
+    assert bounds_in(row["proof"]) == [
+        {"partition": n, "offset": 5, "leader_epoch": 0} for n in (0, 1)
+    ]
     again = await erase(*KEYS, *NOW, "--deadline", "30d")
     assert (again.code, again.rows[0]["tombstones_written"]) == (1, 0)
     assert again.rows[0]["proof"].endswith("t.proof-2.json")

@@ -72,6 +72,14 @@ def first_dirty(facts: LogFacts, override: int | None = None) -> tuple[int, bool
     return checkpoint, False
 
 
+def _map_from(facts: LogFacts, override: int | None, rules: Rules) -> tuple[int, bool]:
+    if override is None or rules is Rules.KAFKA_43:
+        return first_dirty(facts, override)
+    ours, reset = first_dirty(facts)
+    theirs, outside = first_dirty(facts, override)
+    return min(ours, theirs), reset or outside
+
+
 def record_age_from(segment: SegmentFacts, rules: Rules) -> int:
     """The time (ms) from which the age of a segment's records counts, for min lag and retention.
 
@@ -105,9 +113,13 @@ def find_bounds(
 ) -> Bounds:
     """The bounds of a round at `now_ms`; `dirty` overrides the checkpoint (`--first-dirty`).
 
+    It may have a round map what is clean, not leave out what is dirty: what is below the map counts
+    as mapped before, and a tombstone would go before the values that nobody has seen (L1). Kafka's
+    rules have whatever is said.
+
     `contents` is the survey of the segments, if the caller has made it already.
     """
-    dirty, reset = first_dirty(facts, dirty)
+    dirty, reset = _map_from(facts, dirty, rules)
     segments = facts.segments
     upper, bound, held = segments[-1].base_offset, Bound.ACTIVE_SEGMENT, None
     if facts.last_stable_offset < upper:

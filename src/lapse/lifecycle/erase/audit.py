@@ -108,6 +108,9 @@ class Look:
         self._window = Window(fd, unit.start, self._state.size if unit.end is None else unit.end)
         bound = search.below if unit.below is None else min(search.below, unit.below)
         self._below = np.array([bound, search.below], np.int64)
+        self._all_count = np.array([search.below, search.below], np.int64)
+        # What it says of its epoch may be what is damaged.
+        self._below_damaged = self._below if unit.below_epoch < 0 else self._all_count
         self._counts = np.zeros((kernel.COUNTS, search.targets), np.int64)
         self._damaged_counts: NDArray[np.int64] | None = None  # of what consumers do not get
         self._hits = np.empty(SPOTS_MAX, kernel.HIT)
@@ -185,10 +188,16 @@ class Look:
     def _look_into(self, rows: NDArray[np.void]) -> None:
         """Batches with a right checksum, where they lie in the window."""
         self._batches += len(rows)
+        came_later = rows["leader_epoch"] >= self._unit.below_epoch
+        for some, below in ((came_later, self._below), (~came_later, self._all_count)):
+            if some.any():
+                self._look_into_some(rows if some.all() else rows[some], below)
+
+    def _look_into_some(self, rows: NDArray[np.void], below: NDArray[np.int64]) -> None:
         states = self._states[: len(rows)]
         broken, control, packed = kernel.find_keys_in_place(
-            self._window.data, rows, self._table, self._below, self._counts, self._hits,
-            self._totals, states,
+            self._window.data, rows, self._table, below, self._counts, self._hits, self._totals,
+            states,
         )  # fmt: skip
         self._note_spots(rows, damaged=False)
         self._control += control
@@ -197,11 +206,11 @@ class Look:
                 self._broken(rows[n], "records do not parse")
         if packed:
             packed_rows = rows[states == kernel.PACKED]
-            self._look_into_packed(packed_rows[packed_rows["magic"] == 2])
+            self._look_into_packed(packed_rows[packed_rows["magic"] == 2], below)
             for row in packed_rows[packed_rows["magic"] < 2]:
-                self._look_into_wrapper(row)
+                self._look_into_wrapper(row, below)
 
-    def _look_into_packed(self, rows: NDArray[np.void]) -> None:
+    def _look_into_packed(self, rows: NDArray[np.void], below: NDArray[np.int64]) -> None:
         if not len(rows):
             return
         for some in self._inflater.inflate(self._window.data, rows):
@@ -210,7 +219,7 @@ class Look:
                 continue
             self._inflated += len(some.plain)
             batches = rows[some.which]
-            states = self._find(some.plain, batches, some.starts, some.ends)
+            states = self._find(some.plain, batches, some.starts, some.ends, below)
             for n in np.flatnonzero(states == kernel.BROKEN):
                 plain = some.plain[some.starts[n] : some.ends[n]]
                 self._raw.search_inflated(plain, self._window.at + int(batches[n]["position"]))
@@ -219,7 +228,7 @@ class Look:
                 if states[some.which.index(number)] != kernel.BROKEN:  # else all of it is reported
                     self._unread(unread)
 
-    def _look_into_wrapper(self, row: np.void) -> None:
+    def _look_into_wrapper(self, row: np.void, below: NDArray[np.int64]) -> None:
         """Messages of v0 or v1 inside another."""
         try:
             plain, records = decode_message(self._window.data, row, self._unit.path)
@@ -230,14 +239,14 @@ class Look:
         self._inflated += len(plain)
         base_offset = int(row["base_offset"])
         kernel.find_keys_in_rows(
-            as_array(plain), records, base_offset, self._table, self._below, self._counts,
-            self._hits, self._totals,
+            as_array(plain), records, base_offset, self._table, below, self._counts, self._hits,
+            self._totals,
         )  # fmt: skip
         self._note_spots(np.array([row], BATCH), damaged=False)
 
     def _find(
         self, plain: NDArray[np.uint8], rows: NDArray[np.void], starts: NDArray[np.int64],
-        ends: NDArray[np.int64], *, damaged: bool = False,
+        ends: NDArray[np.int64], below: NDArray[np.int64], *, damaged: bool = False,
     ) -> NDArray[np.uint8]:  # fmt: skip
         states = np.empty(len(rows), np.uint8)
         if damaged and self._damaged_counts is None:
@@ -245,7 +254,7 @@ class Look:
         counts = self._damaged_counts if damaged else self._counts
         assert counts is not None
         kernel.find_keys(
-            plain, rows, starts, ends, self._table, self._below, counts, self._hits, self._totals,
+            plain, rows, starts, ends, self._table, below, counts, self._hits, self._totals,
             states,
         )  # fmt: skip
         self._note_spots(rows, damaged=damaged)
@@ -307,7 +316,9 @@ class Look:
         reach = min(size, window.filled)
         if not codec:
             starts, ends = np.array([HEADER_SIZE], np.int64), np.array([reach], np.int64)
-            states = self._find(data, np.array([row], BATCH), starts, ends, damaged=True)
+            states = self._find(
+                data, np.array([row], BATCH), starts, ends, self._below_damaged, damaged=True
+            )
             # If it is all there and does not parse, its codec may be what is damaged.
             return size, reach < size or states[0] == kernel.READ
         if reach < size:
@@ -317,8 +328,9 @@ class Look:
         if isinstance(some, Refused):
             return size, False
         states = self._find(
-            some.plain, np.array([row], BATCH), some.starts, some.ends, damaged=True
-        )
+            some.plain, np.array([row], BATCH), some.starts, some.ends, self._below_damaged,
+            damaged=True,
+        )  # fmt: skip
         self._raw.search_inflated(some.plain, position)
         return size, states[0] == kernel.READ and not some.unread
 

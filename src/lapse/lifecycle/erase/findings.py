@@ -24,6 +24,7 @@ class AuditUnit:
         start: where a batch begins; 0, or the end of what was looked through before.
         end: None: the end of the file when it is read.
         below: records with a value from this offset on may stay; None: as the search says.
+        below_epoch: of these, only those of batches of this leader epoch or a later one.
         rows: it is a table's (`rows`).
         listed: of an object in a store: as it was listed.
     """
@@ -33,6 +34,7 @@ class AuditUnit:
     start: int = 0
     end: int | None = None
     below: int | None = None
+    below_epoch: int = -1
     rows: bool = False
     listed: FileState | None = None
 

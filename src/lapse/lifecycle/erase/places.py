@@ -40,6 +40,8 @@ _LEAVING = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]{1,10})\.[^.]+-(?:delet
 # Kafka's suffixes of files that hold offsets, positions, times and producer ids, and no record.
 _INDEXES = (INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
 _ATTEMPT_INDEXES = ("-offsets", "-times", "-aborted", "-removed")
+_ATTEMPT_BATCHES = ("-records", "-image")
+_CUT_OFF = re.compile(r"cut-[0-9]{20}-[0-9]+(?:\.[0-9]+)?")  # `log.aside`
 _ON_THEIR_WAY = (CLEANED, SWAP, DELETED)
 _BESIDE = frozenset(
     {
@@ -379,9 +381,32 @@ _OURS: tuple[tuple[_Match, _Holds, str], ...] = (
 
 
 def is_segment(path: str) -> bool:
-    """Whether a file's name says that it is made of batches."""
+    """Whether a file's name says that it is made of batches, or was, before it was cut off."""
     name = path.rpartition("/")[2]
     _, dot, suffix = name.partition(".")
+    if _CUT_OFF.fullmatch(name):
+        return True
     if dot:
         return base_offset_of(name) is not None and suffix.split(".")[0] == LOG[1:]
-    return name.endswith("-records") and base_offset_of(name.removesuffix("-records")) is not None
+    return _of_attempt(name) is not None
+
+
+def is_of_the_log(path: str) -> bool:
+    """Whether a file is of the log as it is, or what a round is making of that.
+
+    What was cut off the log is not, and what was deleted may not be: at the same offsets the log
+    has other records now.
+    """
+    name = path.rpartition("/")[2]
+    return is_segment(path) and not name.endswith(DELETED) and not _CUT_OFF.fullmatch(name)
+
+
+def is_being_written(path: str) -> bool:
+    """Whether it is a file of batches that an attempt writes."""
+    return _of_attempt(path.rpartition("/")[2]) is not None
+
+
+def _of_attempt(name: str) -> int | None:
+    """The base offset of the segment that a file of an attempt is made of."""
+    found = next((one for one in _ATTEMPT_BATCHES if name.endswith(one)), None)
+    return None if found is None else base_offset_of(name.removesuffix(found))

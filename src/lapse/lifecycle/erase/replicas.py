@@ -24,6 +24,8 @@ from lapse.lifecycle.erase.places import (
     Home,
     Listing,
     ReplicaFile,
+    is_being_written,
+    is_of_the_log,
     is_segment,
     list_folder,
     list_replica,
@@ -97,23 +99,33 @@ class Where:
                 )
                 for place in places
             ]  # fmt: skip
-        below = {folder: self._below_of(folder) for folder in {place.folder for place in places}}
-        return [AuditUnit(self.path, place.path, below=below[place.folder]) for place in places]
+        bounds = {folder: self._bound_of(folder) for folder in {place.folder for place in places}}
+        return [self._unit(place, bounds[place.folder]) for place in places]
 
-    def _below_of(self, folder: str) -> int | None:
+    def _unit(self, place: ReplicaFile, bound: Bound | None) -> AuditUnit:
+        """Bounds are offsets of the log as it is: other files may be of another one."""
+        if bound is None or not is_of_the_log(place.path):
+            return AuditUnit(self.path, place.path)
+        return AuditUnit(self.path, place.path, below=bound.offset, below_epoch=bound.leader_epoch)
+
+    def _bound_of(self, folder: str) -> Bound | None:
         """The bound of a partition's directory, if it belongs to the topic that is meant."""
         found = TopicPartition.parse(folder)
         if found is None or not self.bounds or not self._is_of_the_topic(folder):
             return None
-        return self._below(found.partition)
+        return self._bound(found.partition)
 
-    def _below(self, partition: int | None) -> int | None:
+    def _bound(self, partition: int | None) -> Bound | None:
         """A partition numbered above all that have a bound was added later: all of it may stay."""
         if partition is None or not self.bounds:
             return None
-        offsets = {bound.partition: bound.offset for bound in self.bounds}
-        is_later = self.topic_id is not None and partition > max(offsets)
-        return offsets.get(partition, 0 if is_later else None)
+        bounds = {bound.partition: bound for bound in self.bounds}
+        is_later = self.topic_id is not None and partition > max(bounds)
+        return bounds.get(partition, Bound(partition, 0) if is_later else None)
+
+    def _below(self, partition: int | None) -> int | None:
+        bound = self._bound(partition)
+        return None if bound is None else bound.offset
 
     def _is_table_of_the_topic(self) -> bool:
         if self.topic_id is None:
@@ -248,7 +260,7 @@ def _appended_to(listing: Listing) -> set[str]:
         folder, _, name = place.path.rpartition("/")
         if name.endswith(LOG):
             newest[folder] = max(newest.get(folder, ""), name)
-        elif "." not in name:
+        elif is_being_written(place.path):
             found.add(place.path)
     return found | {f"{folder}/{name}" for folder, name in newest.items()}
 

@@ -48,10 +48,16 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Records with a value from this offset of a partition on may stay: they came later."""
+    """Records with a value from this offset of a partition on may stay: they came later.
+
+    Attributes:
+        leader_epoch: of the leader whose log ended there. A batch of an epoch before is none that
+            came later: a replica has it alone. -1: of an order or a broker that does not say it.
+    """
 
     partition: int
     offset: int
+    leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ async def _ends(broker: Broker, partitions: Sequence[TopicPartition]) -> tuple[B
             epoch = epochs.get(partition.partition, NO_EPOCH)
             if epoch != NO_EPOCH:
                 end = max(end, await log_end(connection, partition, epoch))
-            found.append(Bound(partition.partition, end))
+            found.append(Bound(partition.partition, end, epoch))
     return tuple(found)
 
 

@@ -47,10 +47,23 @@ def test_s2_first_dirty(checkpoint: int | None, log_start: int, expected: tuple[
     assert (found.dirty, found.checkpoint_reset) == expected
 
 
-def test_first_dirty_may_be_given() -> None:
-    facts = log(FOUR, cleaner_checkpoint=99)
-    found = find_bounds(facts, compacted(), NOW, Rules.LAPSE, 10)
-    assert (found.dirty, found.checkpoint_reset) == (10, False)
+@pytest.mark.parametrize(
+    ("checkpoint", "given", "lapse", "kafka"),
+    [
+        (20, 10, (10, False), (10, False)),
+        (20, 25, (20, False), (25, False)),  # 20 … 24 would count as mapped
+        (None, 10, (0, False), (10, False)),
+        (99, 10, (0, True), (10, False)),
+        (20, 41, (0, True), (0, True)),
+    ],
+)
+def test_l1_first_dirty_may_be_given_where_nothing_is_left_out(
+    checkpoint: int | None, given: int, lapse: tuple[int, bool], kafka: tuple[int, bool]
+) -> None:
+    facts = log(FOUR, cleaner_checkpoint=checkpoint)
+    for rules, expected in ((Rules.LAPSE, lapse), (Rules.KAFKA_43, kafka)):
+        found = find_bounds(facts, compacted(), NOW, rules, given)
+        assert (found.dirty, found.checkpoint_reset) == expected
 
 
 @pytest.mark.parametrize(

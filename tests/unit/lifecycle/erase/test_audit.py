@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lapse.base.fs import RealFs
 from lapse.kernels.crc32c import crc32c
 from lapse.lifecycle.erase import audit as audit_module
 from lapse.lifecycle.erase.audit import UNREAD, audit
@@ -22,8 +23,10 @@ from lapse.lifecycle.erase.findings import (
     Region,
     joined,
 )
-from lapse.lifecycle.erase.search import make_search
+from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, judge
+from lapse.lifecycle.erase.search import make_search, spec_of
 from lapse.lifecycle.erase.table import table_of
+from lapse.log.aside import keep_tail
 from lapse.records.batch import as_array
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.compression import deflate
@@ -38,6 +41,7 @@ from tests.support.lifecycle.erase.replica import (
     counted,
     damaged,
     found_in,
+    looked,
     others,
     with_tail,
     written,
@@ -436,3 +440,20 @@ def test_it_is_told_how_much_was_looked_through(tmp_path: Path) -> None:
         AuditUnit(str(tmp_path), FIRST), search, table_of(search), ManualClock(NOW), reported.append
     )
     assert sum(reported) == path.stat().st_size
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_recovery_keeps_of_a_torn_batch_is_as_doubtful_as_before(
+    tmp_path: Path, codec: Codec
+) -> None:
+    """A file of that alone has no sound batch, and its bytes are compressed all the same."""
+    torn = batch(5, *(b"other%04d" % n for n in range(50)), KEY, codec=codec)[:-40]
+    path = written(tmp_path / "t-0" / FIRST, others(0), torn)
+    spec = spec_of(make_search([KEY]), "5a")
+    assert judge([looked(tmp_path)], spec, "t").state == NOT_PROVEN
+    kept = keep_tail(RealFs(), path.parent, 0, len(others(0)))
+    path.write_bytes(others(0))
+    assert judge([looked(tmp_path)], spec, "t").state == NOT_PROVEN
+    assert kept is not None
+    kept.unlink()
+    assert judge([looked(tmp_path)], spec, "t").state == PROVEN

@@ -218,6 +218,8 @@ def test_our_own_files_are_told_once_they_were_read(tmp_path: Path) -> None:
 def test_segments_by_name() -> None:
     names = {
         FIRST: True, FIRST + ".deleted": True, "x/" + FIRST.replace(".log", "-records"): True,
+        "x/" + FIRST.replace(".log", "-image"): True, ".lapse/cut-00000000000000000007-0.2": True,
+        ".lapse/cut-00000000000000000007-99": True, ".lapse/cut-7-99": False,
         "dump.log.txt": False, "1-records": False, FIRST.replace(".log", ".index"): False,
     }  # fmt: skip
     assert {name: is_segment(name) for name in names} == names

@@ -25,6 +25,8 @@ from lapse.lifecycle.erase.replicas import (
 )
 from lapse.lifecycle.erase.search import Bound, make_search
 from lapse.log.checkpoints import write_topic_id
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.layout import Codec
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.erase.replica import (
     FIRST,
@@ -32,6 +34,7 @@ from tests.support.lifecycle.erase.replica import (
     NOW,
     batch,
     counted,
+    damaged,
     looked,
     others,
     written,
@@ -206,6 +209,35 @@ def test_what_came_later_may_stay_in_the_partitions_own_directory(tmp_path: Path
     assert counts_by_path(seen) == {
         f"t-0/{FIRST}": (0, 1, 2, 0), f"t-1/{FIRST}": (1, 1, 1, 0), f"{gone}/{FIRST}": (2, 1, 0, 0),
     }  # fmt: skip
+
+
+def test_what_was_cut_off_or_deleted_came_at_another_time(tmp_path: Path) -> None:
+    """The log has other records at these offsets now, which an order's bounds are about."""
+    for name in (FIRST, f"{FIRST}.deleted", ".lapse/cut-00000000000000000000-512"):
+        written(tmp_path / "t-0" / name, batch(6, KEY), batch(7, KEY))
+    assert counts_by_path(looked(tmp_path, bounds=(Bound(0, 7),))) == {
+        "t-0/.lapse/cut-00000000000000000000-512": (2, 0, 0, 0),
+        f"t-0/{FIRST}": (1, 0, 1, 0), f"t-0/{FIRST}.deleted": (2, 0, 0, 0),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_what_a_leader_before_the_orders_wrote_did_not_come_later(
+    tmp_path: Path, codec: Codec
+) -> None:
+    """A replica that was away has it alone, whatever its offset."""
+
+    def by(epoch: int, base: int, value: bytes | None = b"v" * 40) -> bytes:
+        spec = BatchSpec(base, codec, leader_epoch=epoch)
+        return build_batch([NewRecord(KEY, value)], spec)
+
+    unsound = damaged(by(5, 9), at=18)
+    written(tmp_path / "t-0" / FIRST, by(4, 6), by(4, 7), by(4, 8, None))
+    written(tmp_path / "t-1" / FIRST, by(4, 6), by(5, 7), by(6, 8), unsound)
+    asked = {"bounds": (Bound(0, 7, 5), Bound(1, 7, 5))}
+    found = counts_by_path(looked(tmp_path, **asked))
+    assert found[f"t-0/{FIRST}"] == (2, 1, 0, 0)
+    assert found[f"t-1/{FIRST}"][:3] == (2, 0, 2), "the epoch of a damaged batch is not believed"
 
 
 def test_what_came_later_may_not_stay_in_an_older_topic_of_the_same_name(tmp_path: Path) -> None:

@@ -65,12 +65,12 @@ async def test_an_order_is_about_what_no_follower_has_yet_too(node: Node) -> Non
     log.set_replicated(replicated=True)
     log.high_watermark = 1
     assert (log.high_watermark, log.log_end_offset) == (1, 2)
-    assert (await ask(broker_of(node), "t")).ends == (Bound(0, 0), Bound(1, 2))
+    assert (await ask(broker_of(node), "t")).ends == (Bound(0, 0, 0), Bound(1, 2, 0))
 
 
 async def test_what_a_topic_is_asked(node: Node) -> None:
     told = await ask(broker_of(node), "t")
-    assert told.ends == (Bound(0, 0), Bound(1, 2))
+    assert told.ends == (Bound(0, 0, 0), Bound(1, 2, 0))
     node_id = node.services.config.node_id
     assert told.replicas == {0: (node_id,), 1: (node_id,)}
     assert await ask_replicas(broker_of(node), "t", told.topic_id) == told.replicas
@@ -102,7 +102,7 @@ async def test_tombstones_bring_no_topic_back(node: Node) -> None:
 
 async def test_tombstones_go_where_they_are_due_whatever_the_key_says(node: Node) -> None:
     await write_tombstones(broker_of(node), "t", [b"k0", b"k1"], [Due(0, 1), Due(1, 0), Due(1, 1)])
-    assert (await ask(broker_of(node), "t")).ends == (Bound(0, 1), Bound(1, 4))
+    assert (await ask(broker_of(node), "t")).ends == (Bound(0, 1, 0), Bound(1, 4, 0))
     async with await connect(node) as connection:
         first, second = await fetch(connection, "t", (0, 0), (1, 2))
     assert b"k1" in bytes(first.records or b"")
