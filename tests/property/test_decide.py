@@ -185,6 +185,13 @@ class Twin:
             said = [self.wish.dirty] + (said if self.wish.rules is Rules.LAPSE else [])
         return min(one if one is not None and start <= one <= end else start for one in said)
 
+    def lag_from(self, one: SegmentFacts, rules: Rules) -> int:
+        known = one.summary
+        if rules is not Rules.LAPSE or not known or known.append_estimated:
+            return record_age_from(one, rules)
+        is_past = 0 <= known.append_last_ms <= self.now
+        return known.append_last_ms if is_past else record_age_from(one, rules)
+
     def from_dirty(self) -> list[SegmentFacts]:
         least = self.holder(self.dirty()).base_offset
         return [s for s in self.sealed if s.base_offset >= least]
@@ -202,7 +209,7 @@ class Twin:
         if self.min_lag_ms > 0:
             old_ms = self.now - self.min_lag_ms
             dirty, rules = self.from_dirty(), self.wish.rules
-            raw += [s.base_offset for s in dirty if record_age_from(s, rules) > old_ms]
+            raw += [s.base_offset for s in dirty if self.lag_from(s, rules) > old_ms]
         upper = self.holder(max(min(raw), self.dirty())).base_offset
         return upper if self.exact else min([upper, *self.caps()])
 

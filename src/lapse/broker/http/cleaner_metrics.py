@@ -31,7 +31,7 @@ from lapse.broker.http.lateness import deadlines_without_rounds, missed, overdue
 from lapse.broker.http.metrics import labelled
 from lapse.broker.request.context import Services
 from lapse.lifecycle.clock_guard import ClockGuard
-from lapse.lifecycle.decide.bounds import Bound, record_age_from
+from lapse.lifecycle.decide.bounds import Bound, lag_from
 from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS, compaction_delay_ms, next_look_ms
 from lapse.lifecycle.decide.horizon import Stamp
 from lapse.lifecycle.decide.lateness import Deadline, deadlines_of
@@ -222,7 +222,7 @@ def same_until_ms(decision: Decision) -> float:
         moments.append(look_ms if look_ms > now_ms + ROLL_SLACK_MS else now_ms)
     if bounds.bound is Bound.MIN_LAG:
         held = next(s for s in facts.segments if s.base_offset == bounds.held_segment)
-        age_from_ms = record_age_from(held, Rules.LAPSE)
+        age_from_ms = lag_from(held, now_ms, Rules.LAPSE)
         moments.append(after_ms(age_from_ms, decision.info.config.min_compaction_lag_ms))
     moments += (m.moved_ms for m in facts.start_moves if m.moved_ms > now_ms)
     return min(moments)

@@ -81,7 +81,7 @@ def _map_from(facts: LogFacts, override: int | None, rules: Rules) -> tuple[int,
 
 
 def record_age_from(segment: SegmentFacts, rules: Rules) -> int:
-    """The time (ms) from which the age of a segment's records counts, for min lag and retention.
+    """The time (ms) from which the age of a segment's records counts, for retention.
 
     Kafka takes the largest record timestamp, or the file's mtime if no record has one. A timestamp
     ahead of the append clock lies in the future and would hold the log for ever (S-3b, T-25). So
@@ -101,6 +101,22 @@ def record_age_from(segment: SegmentFacts, rules: Rules) -> int:
     if largest is None or summary.untimed_batches:
         return summary.append_last_ms
     return min(largest, summary.append_last_ms)
+
+
+def lag_from(segment: SegmentFacts, now_ms: int, rules: Rules) -> int:
+    """The time (ms) from which min lag counts: a segment's last append, as far as that is known.
+
+    `min.compaction.lag.ms` is a promise about how long records stay once they are there, whatever
+    their producers say of their age, by which Kafka counts (S-3). An append after `now_ms` was
+    written down by a clock that has been set back since.
+    """
+    summary = segment.summary
+    is_known = summary is not None and summary.append_last_ms >= 0 and not summary.append_estimated
+    if rules is Rules.KAFKA_43 or summary is None or not is_known:
+        return record_age_from(segment, rules)
+    if summary.append_last_ms > now_ms:
+        return record_age_from(segment, rules)
+    return summary.append_last_ms
 
 
 def find_bounds(
@@ -125,7 +141,7 @@ def find_bounds(
     if facts.last_stable_offset < upper:
         upper, bound = facts.last_stable_offset, Bound.LAST_STABLE
     if topic.min_compaction_lag_ms > 0:
-        held = _too_young(facts, dirty, now_ms - topic.min_compaction_lag_ms, rules)
+        held = _too_young(facts, dirty, topic.min_compaction_lag_ms, now_ms, rules)
         if held is not None and held < upper:
             upper, bound = held, Bound.MIN_LAG
         else:
@@ -176,12 +192,12 @@ def _caps(facts: LogFacts, now_ms: int, contents: Survey) -> Iterator[tuple[int,
             yield _snap(facts, undecided), Bound.UNDECIDED
 
 
-def _too_young(facts: LogFacts, dirty: int, old_enough_ms: int, rules: Rules) -> int | None:
+def _too_young(facts: LogFacts, dirty: int, lag_ms: int, now_ms: int, rules: Rules) -> int | None:
     """S-3: base of the first sealed segment, from the one with `dirty` on, held by min lag."""
     segments = facts.segments
     for segment, after in pairwise(segments):
         from_dirty_on = after.base_offset > dirty
-        if from_dirty_on and record_age_from(segment, rules) > old_enough_ms:
+        if from_dirty_on and lag_from(segment, now_ms, rules) > now_ms - lag_ms:
             return segment.base_offset
     return None
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from lapse.base.config import LONG_MAX, TopicConfig
 from lapse.base.times import after_ms
-from lapse.lifecycle.decide.bounds import Bound, first_dirty, record_age_from
+from lapse.lifecycle.decide.bounds import Bound, first_dirty, lag_from
 from lapse.lifecycle.decide.headers import next_expiry_ms
 from lapse.lifecycle.decide.replicas import next_removable_ms
 from lapse.lifecycle.decide.select import Blocked, Decision, oldest_ms
@@ -60,7 +60,7 @@ def _of_lags(decision: Decision) -> list[int]:
     moments = []
     if bounds.bound is Bound.MIN_LAG:
         held = next(s for s in facts.segments if s.base_offset == bounds.held_segment)
-        moments.append(after_ms(record_age_from(held, Rules.LAPSE), config.min_compaction_lag_ms))
+        moments.append(after_ms(lag_from(held, now_ms, Rules.LAPSE), config.min_compaction_lag_ms))
     if max_lag_ms == LONG_MAX:
         return moments
     for segment, after in pairwise(facts.segments):

@@ -13,7 +13,7 @@ from itertools import pairwise
 from lapse.base.config import LONG_MAX
 from lapse.base.sizes import size_text
 from lapse.base.times import after_ms, duration
-from lapse.lifecycle.decide.bounds import Bound, bad_segment, readable, record_age_from
+from lapse.lifecycle.decide.bounds import Bound, bad_segment, lag_from, readable
 from lapse.lifecycle.decide.clock import ClockVerdict, clock_text
 from lapse.lifecycle.decide.horizon import pending_removal, removal_due_ms
 from lapse.lifecycle.decide.replicas import next_removable_ms, removable_below
@@ -182,7 +182,7 @@ def _open_transaction(d: Decision) -> Explanation:
 def _min_lag(d: Decision, rules: Rules) -> Explanation:
     """S-3, S-3b and L9."""
     held = next(s for s in d.info.facts.segments if s.base_offset == d.bounds.held_segment)
-    age_from_ms = record_age_from(held, rules)
+    age_from_ms = lag_from(held, d.now_ms, rules)
     until_ms = after_ms(age_from_ms, d.info.config.min_compaction_lag_ms)
     if age_from_ms > d.now_ms:
         text = (

@@ -270,10 +270,15 @@ class _Case:
 
 
 def _passed(info: LogInfo, now_ms: int, options: RoundOptions) -> int:
-    """Horizons at or below this have passed; one that was stamped too early waits longer."""
+    """Horizons at or below this have passed; one that was stamped too early waits longer.
+
+    By as much as a step may have done to the retention that it was stamped with (H-2), which the
+    topic's may be shorter than by now.
+    """
     if options.steps:
-        lag_ms = info.config.delete_retention_ms
-        now_ms -= lag_over(options.steps, now_ms, lag_ms) - lag_ms
+        lags = {s.horizon_ms - s.now_ms for s in info.stamps if s.horizon_ms <= now_ms}
+        lags.add(info.config.delete_retention_ms)
+        now_ms -= max(lag_over(options.steps, now_ms, lag_ms) - lag_ms for lag_ms in lags)
     return passed_until(now_ms, info.stamps) if info.stamps else now_ms
 
 

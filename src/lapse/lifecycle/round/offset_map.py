@@ -53,6 +53,7 @@ class MapResult:
         latest: last offset the map covers; -1 in a trim.
         end_offset: the next first dirty offset (M-8); the plan's upper bound in a trim.
         entries: keys mapped.
+        looked_at: records of the clean part were read too, so its tombstones get their horizons.
         transactions: the transactions of all segments.
         arena: where lies what segments have `kept`.
     """
@@ -61,6 +62,7 @@ class MapResult:
     latest: int = -1
     end_offset: int = 0
     entries: int = 0
+    looked_at: bool = False
     transactions: RoundTxns = field(default_factory=lambda: no_transactions(()))
     arena: Arena = field(default_factory=lambda: Arena(0))
 
@@ -246,7 +248,8 @@ def _run(plan: RoundPlan, result: MapResult, tick: Tick) -> None:
             offset_map.probe_unmapped(segment, base)
     # An empty map supersedes nothing. Kafka reads the clean part all the same: it drops records
     # without key and stamps tombstones without horizon. Lapse does so if the round is made for it.
-    if result.entries or plan.probe_always:
+    result.looked_at = result.entries > 0 or plan.probe_always
+    if result.looked_at:
         for segment in result.segments:
             if segment.plan.base_offset < plan.dirty:
                 offset_map.probe(segment, plan.dirty, result.arena, tick)

@@ -24,7 +24,11 @@ BYTES_A_KEY = 24  # in Kafka's map, for --kafka-exact; for Lapse's map see `roun
 
 @dataclass(frozen=True, slots=True)
 class PlanSegment:
-    """A sealed segment that the round reads, as it was when the plan was made."""
+    """A sealed segment that the round reads, as it was when the plan was made.
+
+    Attributes:
+        tombstones: by its summary; 0 where that does not say.
+    """
 
     base_offset: int
     size: int
@@ -36,6 +40,7 @@ class PlanSegment:
     append_estimated: bool
     largest_timestamp: int = -1
     create_times_kept: bool = False
+    tombstones: int = 0
 
     @property
     def mtime_ms(self) -> int:
@@ -298,4 +303,5 @@ def _segment(s: SegmentFacts) -> PlanSegment:
         clock is None or clock.append_estimated,
         s.largest_timestamp,
         clock is not None and clock.create_times_kept,
+        0 if clock is None else max(clock.tombstones, 0),
     )

@@ -517,15 +517,23 @@ class GroupWriter:
         made = self._summary.build()
         # They got no horizon; decisions must know of them, for the day when v2 is written.
         only_old = 0 < made.old_format == made.batches
+        waiting = sum(s.plan.tombstones for s in sources if not self._is_looked_into(s))
+        counted = self._nulls if only_old else made.tombstones
         return replace(
             made,
             size=self.position,
-            tombstones=self._nulls if only_old else made.tombstones,
+            tombstones=waiting if waiting and counted < 0 else counted,
             append_first_ms=min((c.append_first_ms for c in clocks), default=-1),
             append_last_ms=max((c.append_last_ms for c in clocks), default=-1),
             append_estimated=any(s.plan.append_estimated for s in sources),
             create_times_kept=kept and not flattened,
         )
+
+    def _is_looked_into(self, source: SourceSegment) -> bool:
+        """Whether its tombstones have got their horizons; else a round is due for that (L4)."""
+        if self._plan.kind is RoundKind.TRIM:
+            return False
+        return self._round.mapped.looked_at or source.plan.base_offset >= self._plan.dirty
 
 
 def _stretches(judged: Judged, *, alone: bool) -> list[list[int]]:

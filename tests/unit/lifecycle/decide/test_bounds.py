@@ -12,6 +12,7 @@ from lapse.lifecycle.decide.bounds import (
     bad_segment,
     find_bounds,
     first_dirty,
+    lag_from,
     readable,
     record_age_from,
 )
@@ -190,6 +191,28 @@ def test_l9_a_timestamp_from_the_future_does_not_hold_the_log() -> None:
 def test_record_age(facts: dict[str, object], lapse: int, kafka: int) -> None:
     assert record_age_from(segment(0, **facts), Rules.LAPSE) == lapse
     assert record_age_from(segment(0, **facts), Rules.KAFKA_43) == kafka
+
+
+@pytest.mark.parametrize(
+    ("facts", "lapse"),
+    [
+        ({"largest_timestamp": NOW - 90, "append_last_ms": NOW - 50}, NOW - 50),
+        ({"largest_timestamp": NOW - 50, "append_last_ms": NOW - 90}, NOW - 90),
+        ({"largest_timestamp": NOW - 90, "append_last_ms": NOW}, NOW),
+        ({"largest_timestamp": NOW - 90, "append_last_ms": NOW + 1}, NOW - 90),
+        ({"largest_timestamp": NOW - 90, "append_last_ms": -1}, NOW - 90),
+        ({"largest_timestamp": 5, "append_last_ms": NOW, "append_estimated": True}, 5),
+    ],
+)  # fmt: skip
+def test_s3_min_lag_counts_from_the_append(facts: dict[str, int], lapse: int) -> None:
+    """Not from times that producers give: a topic may be filled again with old ones."""
+    one = segment(0, **facts)
+    assert lag_from(one, NOW, Rules.LAPSE) == lapse
+    assert lag_from(one, NOW, Rules.KAFKA_43) == facts["largest_timestamp"]
+    facts_of = log([one, segment(10)])
+    for lag_ms, upper in ((NOW - lapse, 10), (NOW - lapse + 1, 0)):
+        found = find_bounds(facts_of, compacted(min_compaction_lag_ms=lag_ms), NOW, Rules.LAPSE)
+        assert found.upper == upper
 
 
 # --- bounds that are ours -------------------------------------------------------------------------

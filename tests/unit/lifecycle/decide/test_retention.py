@@ -128,7 +128,7 @@ def test_l10_a_place_that_cannot_be_read_does_not_stop_retention() -> None:
 
 
 def test_t25_age_counts_from_the_largest_timestamp_or_mtime() -> None:
-    """The whole table is `record_age_from`'s (`test_bounds`): min lag counts alike."""
+    """The whole table is `record_age_from`'s (`test_bounds`)."""
     by_time = {"largest_timestamp": NOW - 40, "append_last_ms": NOW}
     by_mtime = {"mtime_ms": NOW - 40}
     assert gone(log([segment(0, **by_time), old(10, 0)]), retention_ms=39) == (0,)

@@ -160,6 +160,23 @@ def test_a_trim_stamps_and_expires_nothing(tmp_path: Path) -> None:
     assert written(plan, 0) == tombstone + expired + marker(3, 5, commit=True)
 
 
+def test_l4_tombstones_that_a_rewrite_did_not_stamp_are_still_counted(tmp_path: Path) -> None:
+    """Else no round would be due for them: a trim reads no records, nor does one for horizons."""
+
+    def counted(plan: RoundPlan) -> tuple[int, int]:
+        known = tuple(replace(one, tombstones=2) for one in plan.segments)
+        [group] = run(replace(plan, segments=known)).groups
+        return group.summary.tombstones, group.stamped
+
+    expired = build_batch([NewRecord(b"a", None, NOW)], BatchSpec(0, horizon_ms=NOW - 1))
+    content = expired + build_batch([NewRecord(b"k", None, NOW)], BatchSpec(1))
+    assert counted(trim(tmp_path, 0, content, 1)) == (2, 0)
+    for looks, expected in ((False, (2, 0)), (True, (-1, 1))):
+        late = plan_of(tmp_path, (0, content), upper=2, dirty=2, passed_until_ms=NOW - 1,
+                       probe_always=looks)  # fmt: skip
+        assert counted(late) == expected
+
+
 def test_a_trim_drops_markers_below_and_keeps_aborted_transactions_that_reach_the_start(
     tmp_path: Path,
 ) -> None:

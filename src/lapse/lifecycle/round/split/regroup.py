@@ -64,7 +64,9 @@ def _forgetting(segments: list[SourceSegment], tick: Tick) -> Tick:
 
 
 def _round_of(request: RewriteRequest, segments: list[SourceSegment]) -> Round:
-    mapped = MapResult(segments, request.latest, request.latest + 1)
+    mapped = MapResult(
+        segments, request.latest, request.latest + 1, looked_at=request.looked_at
+    )  # fmt: skip
     mapped.transactions = find_transactions(segments, dict(request.outcomes))
     for segment, found in zip(segments, mapped.transactions.segments, strict=True):
         segment.transactions = found

@@ -164,6 +164,7 @@ class RewriteRequest:
         bits: the map stage's bitmaps of each of its segments.
         begun: transactions that were open before the group.
         for_its_markers: the group is one segment in which at most the markers change.
+        looked_at: as in a `JudgeRequest`.
     """
 
     plan: RoundPlan
@@ -173,6 +174,7 @@ class RewriteRequest:
     begun: tuple[Begun, ...]
     latest: int
     for_its_markers: bool
+    looked_at: bool
 
 
 @dataclass(frozen=True, slots=True)

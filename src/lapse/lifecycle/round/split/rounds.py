@@ -110,10 +110,11 @@ def _steps(this: _Round) -> Steps:
     answers = yield Job(Stage.MERGE, this.merges(scanned))
     merged: list[tuple[str, Merged]] = _done(answers)
     entries = sum(m.entries for _, m in merged)
-    answers = yield Job(Stage.JUDGE, this.judges(scanned, merged, outcomes, entries))
+    looked_at = entries > 0 or this.plan.probe_always
+    answers = yield Job(Stage.JUDGE, this.judges(scanned, merged, outcomes, looked_at))
     judged: list[JudgedSegment] = [done for _, done in _done(answers)]
     finished = tuple(attempt_id for attempt_id, _ in [*scanned, *merged])
-    requests = this.rewrites([s for _, s in scanned], judged, outcomes)
+    requests = this.rewrites([s for _, s in scanned], judged, outcomes, looked_at)
     result = Result(end_offset=this.latest + 1, entries=entries)
     if not requests:
         return result
@@ -188,21 +189,21 @@ class _Round:
 
     def judges(
         self, scanned: Sequence[tuple[str, Scanned]], merged: Sequence[tuple[str, Merged]],
-        outcomes: Sequence[Outcomes], entries: int,
+        outcomes: Sequence[Outcomes], looked_at: bool,
     ) -> tuple[JudgeRequest, ...]:  # fmt: skip
         """One a segment."""
         superseded = tuple(Superseded(m.first, by, m.parts) for by, m in merged)
         return tuple(
             JudgeRequest(
                 self._with(n, n + 1), n, _bits(s), superseded, s.edges, outcomes[n], self.latest,
-                looked_at=entries > 0 or self.plan.probe_always,
+                looked_at=looked_at,
             )
             for n, (_, s) in enumerate(scanned)
         )  # fmt: skip
 
     def rewrites(
         self, scanned: Sequence[Scanned], judged: Sequence[JudgedSegment],
-        outcomes: Sequence[Outcomes],
+        outcomes: Sequence[Outcomes], looked_at: bool,
     ) -> tuple[RewriteRequest, ...]:  # fmt: skip
         """One a group, and one for each other segment whose markers may change."""
         plan, openings = self.plan, Openings()
@@ -222,6 +223,7 @@ class _Round:
                         tuple(judged[n].bits for n in members),
                         outcomes_of_group(edges, [outcomes[n] for n in members]),
                         openings.before(edges), self.latest, for_its_markers=group is None,
+                        looked_at=looked_at,
                     )
                 )  # fmt: skip
             for n in members:
