@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.kernels.layout import BATCH
-from lapse.log.loader import scan_segment
 from lapse.log.partition_log import PartitionLog
+from lapse.log.scanned import scan_segment
 from lapse.log.summary import SummaryBuilder, with_clock_of
 from lapse.records.batch import Header, headers_of, records_of, scan_batches
 from tests.support.log.logs import NOW, batches_of, check_sound, config, open_log

@@ -322,14 +322,14 @@ class Appender:
             raise CorruptData(where, 0, "no batch to append")
         firsts = [first_offset(batches, batch, where) for batch in rows]
         markers = markers_in(rows, batches, where)
-        may_begin = self._is_empty
+        may_begin = self._log.state.is_empty
         with self._log.files_lock if may_begin else nullcontext(), self._log.append_lock:
             self._log.require_online()
             if leader_epoch is not None:
                 self.require_current(leader_epoch)
             expected = self._log.state.log_end_offset
             spans = firsts[0] < expected <= rows[0].last_offset < OFFSET_MAX
-            if spans and may_begin and self._is_empty:
+            if spans and may_begin and self._log.state.is_empty:
                 self._begin_at(firsts[0])
                 expected = firsts[0]
             require_ascending(rows, firsts, expected, where)
@@ -352,11 +352,6 @@ class Appender:
                 NO_TIMESTAMP,
                 self._log.state.log_start_offset,
             )
-
-    @property
-    def _is_empty(self) -> bool:
-        state = self._log.state
-        return len(state.segments) == 1 and not self.active.size
 
     def _begin_at(self, base_offset: int) -> None:
         """The empty log gets a segment that begins below its start; both locks are held."""
@@ -574,7 +569,7 @@ class Appender:
         return waited_ms > age_limit_ms(self._log.config, jitter)
 
     def _roll(self, base_offset: int) -> None:
-        """Raises StorageError with the active segment still in place."""
+        """Raises StorageError with the active segment still in place, and no other."""
         old = self.active
         if old.size == 0 and old.base_offset == base_offset:
             return

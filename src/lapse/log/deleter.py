@@ -47,7 +47,9 @@ class Deleter:
         self.aside = kept_aside(log.dir)
         state = log.state
         bases = [segment.base_offset for segment in state.segments]
-        self.start = taken_up(kept, state.log_start_offset, bases, log.env.clock.now_ms())
+        self.start = taken_up(
+            kept, state.log_start_offset, bases, log.env.clock.now_ms(), is_empty=state.is_empty
+        )  # fmt: skip
         if self.start != kept:
             self._keep_start(self.start)
 

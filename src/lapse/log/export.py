@@ -27,9 +27,9 @@ from lapse.log.folders import list_partitions
 from lapse.log.headers import read_batch, walk
 from lapse.log.incomplete import INCOMPLETE, TO_KAFKA, TO_V2, Begun, begun_copy
 from lapse.log.intent import INTENT
-from lapse.log.loader import scan_segment
 from lapse.log.lock import LOCK, lock_file
 from lapse.log.roster import ROSTER
+from lapse.log.scanned import scan_segment
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, base_offset_of, segment_path
 from lapse.log.start import read_start
 from lapse.log.summary import FOLDER

@@ -24,18 +24,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
-from lapse.kernels import keep
 from lapse.log.append_clock import (
     with_create_times,
-    with_estimated_clock,
     with_last_append,
 )
 from lapse.log.append_times import SUFFIX as APPENDED
@@ -43,14 +39,13 @@ from lapse.log.append_times import append_times_path, closed, encode, read_appen
 from lapse.log.aside import keep_segment, keep_tail, kept_as
 from lapse.log.env import LogEnv
 from lapse.log.epochs import LeaderEpochs
-from lapse.log.epochs_found import epochs_in, never_noted, note_epochs, why_strange
+from lapse.log.epochs_found import epochs_in, never_noted, why_strange
 from lapse.log.estimate import estimate_active, estimate_sealed
 from lapse.log.failed_sync import write_again
 from lapse.log.holes import Hole, holes_in, is_as_closed, missing
 from lapse.log.manifest import NO_ERA, ManifestKeeper
 from lapse.log.offset_index import OffsetIndex
 from lapse.log.producers import Producers
-from lapse.log.readable import SegmentBytes, readable
 from lapse.log.replay import (
     aborted_in,
     ended_from,
@@ -58,6 +53,7 @@ from lapse.log.replay import (
     parts_of,
     rebuild,
 )
+from lapse.log.scanned import Scanned, scan_segment
 from lapse.log.segment import (
     INDEX,
     LOG,
@@ -67,7 +63,6 @@ from lapse.log.segment import (
     ActiveSegment,
     Segment,
     base_offset_of,
-    empty_indexes,
     load_indexes,
     mtime_ms_of,
     offsets_in,
@@ -78,17 +73,15 @@ from lapse.log.summary import (
     FOLDER,
     SUFFIX,
     Summary,
-    SummaryBuilder,
-    read_clock,
     read_summary,
     summary_path,
     with_clock_of,
     write_summary,
 )
 from lapse.log.swap import recover
-from lapse.log.time_index import NO_TIMESTAMP, TimeIndex
+from lapse.log.time_index import TimeIndex
 from lapse.log.txn_index import AbortedTxn, TxnIndex, contradiction, may_lack
-from lapse.records.append_times import NOTHING, AppendTimes
+from lapse.records.append_times import AppendTimes
 
 OVERLAP = "a batch of it reaches above where the next segment begins, and ends"
 _log = logging.getLogger(__name__)
@@ -143,25 +136,6 @@ class LoadedLog:
     producers: Producers
     epochs: LeaderEpochs
     unstable: Unstable
-
-
-@dataclass(slots=True)
-class Scanned:
-    """A segment read through: what its side files should say.
-
-    Attributes:
-        bad: what ended the reading before the file's end; None if nothing did.
-        max_timestamp_offset: last offset of the first batch with the greatest timestamp.
-        epochs: leader epochs above all before them, each with the offset it begins at.
-    """
-
-    summary: Summary
-    offset_index: OffsetIndex
-    time_index: TimeIndex
-    max_timestamp_offset: int
-    bad: str | None
-    epochs: list[tuple[int, int]] = field(default_factory=list)
-    append_times: AppendTimes = NOTHING
 
 
 def load(
@@ -265,6 +239,7 @@ class _Loader:
         self.epochs: list[tuple[int, int]] = []
 
     def load_segments(self, bases: list[int]) -> tuple[list[Segment], ActiveSegment]:
+        bases = self._without_leftovers(bases)
         sealed: list[Segment] = []
         for n, base_offset in enumerate(bases):
             last = n == len(bases) - 1
@@ -290,6 +265,28 @@ class _Loader:
             sealed.append(self._seal(scanned))
         start = max(self._options.log_start_offset, 0)
         return [], ActiveSegment.create(self._dir, self._env, start)
+
+    def _without_leftovers(self, bases: list[int]) -> list[int]:
+        """The same, once empty segments are gone that begin within the one before.
+
+        A roll that failed at its last step has left them; what was appended since would be taken
+        to end there.
+        """
+        kept = bases[:1]
+        for base_offset in bases[1:]:
+            path = segment_path(self._dir, base_offset, LOG)
+            if path.stat().st_size == 0 and self._known_end(kept[-1]) > base_offset:
+                self.remove([base_offset])
+            else:
+                kept.append(base_offset)
+        return kept
+
+    def _known_end(self, base_offset: int) -> int:
+        """Where a segment ends; its base offset where that is not known for certain."""
+        summary = read_summary(summary_path(self._dir, base_offset))
+        size = segment_path(self._dir, base_offset, LOG).stat().st_size
+        is_known = summary is not None and summary.size == size and not summary.estimated
+        return summary.end_offset if summary is not None and is_known else base_offset
 
     def _must_recover(self, next_base: int | None) -> bool:
         if self._options.clean_shutdown:
@@ -485,6 +482,8 @@ class _Loader:
             return TxnIndex(path, base_offset, ())
 
     def _resume(self, scanned: Scanned, kept: Summary | None = None) -> ActiveSegment:
+        if not scanned.summary.size:  # what was never there is as it was sent (L15)
+            scanned.summary = replace(scanned.summary, create_times_kept=True)
         active = ActiveSegment(
             self._dir, self._env, scanned.summary, scanned.offset_index, scanned.time_index,
             scanned.max_timestamp_offset, self._txn_index(scanned.summary.base_offset),
@@ -494,56 +493,6 @@ class _Loader:
         if scanned.summary.batches and scanned.summary is not kept:
             write_summary(self._env.fs, self._dir, scanned.summary)
         return active
-
-
-def scan_segment(
-    partition_dir: Path,
-    base_offset: int,
-    next_base: int | None,
-    interval_bytes: int,
-    *,
-    check_crc: bool,
-    has_copies: bool = False,
-) -> Scanned:
-    """Read the headers of a segment (with `check_crc` everything) and make its side files anew."""
-    path = segment_path(partition_dir, base_offset, LOG)
-    builder = SummaryBuilder(base_offset)
-    offset_index, time_index = empty_indexes(partition_dir, base_offset)
-    state = np.array([0, NO_TIMESTAMP, base_offset], np.int64)
-    bad: str | None = None
-    epochs: list[tuple[int, int]] = []
-    mtime_ms = mtime_ms_of(path)
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        segment = SegmentBytes(
-            file.fileno(), size, base_offset, next_base, str(path), has_copies=has_copies
-        )
-        try:
-            for part in readable(segment, check_crc=check_crc):
-                builder.add_rows(part.rows, part.marker_of)
-                note_epochs(part.rows, epochs)
-                _index(part.rows, interval_bytes, state, offset_index, time_index)
-        except CorruptData as e:
-            bad = e.reason
-    if state[1] >= 0:
-        time_index.append_if_later(int(state[1]), int(state[2]))
-    known = read_clock(summary_path(partition_dir, base_offset))
-    summary = with_estimated_clock(builder.build(), mtime_ms, known)
-    return Scanned(summary, offset_index, time_index, int(state[2]), bad, epochs)
-
-
-def _index(
-    rows: np.ndarray[tuple[int], np.dtype[np.void]],
-    interval_bytes: int,
-    state: np.ndarray[tuple[int], np.dtype[np.int64]],
-    offset_index: OffsetIndex,
-    time_index: TimeIndex,
-) -> None:
-    entries = np.empty((len(rows), 4), np.int64)
-    n = keep.index_entries(rows, interval_bytes, entries, state)
-    for offset, position, timestamp, timestamp_offset in entries[:n].tolist():
-        offset_index.append(offset, position)
-        time_index.append_if_later(timestamp, timestamp_offset)
 
 
 def settle_txn_indexes(

@@ -116,6 +116,7 @@ def _with_start(facts: LogFacts, partition_dir: Path, now_ms: int) -> LogFacts:
     kept, bad = read_start(partition_dir), read_bad(partition_dir)
     others = read_others(partition_dir).replicas
     bases = [segment.base_offset for segment in facts.segments]
+    is_empty = len(bases) == 1 and not facts.segments[0].size
     end = facts.log_end_offset  # a start past it was moved since, or is one of D-16
     start = min(max(facts.log_start_offset, kept.offset), end)
     if bad is not None and bad.segment_base not in bases[:-1]:
@@ -131,7 +132,7 @@ def _with_start(facts: LogFacts, partition_dir: Path, now_ms: int) -> LogFacts:
         high_watermark=high_watermark,
         last_stable_offset=max(stable, start),  # D-6
         replicas=others,
-        start_moves=taken_up(kept, start, bases, now_ms).unserved(bases[0]),
+        start_moves=taken_up(kept, start, bases, now_ms, is_empty=is_empty).unserved(bases[0]),
         bad=bad,
     )
 

@@ -308,7 +308,8 @@ class ActiveSegment(Segment):
     def create(partition_dir: Path, env: LogEnv, base_offset: int) -> ActiveSegment:
         """A new, empty one; its three files are there when this returns (F-10: no fourth yet).
 
-        What a failed attempt may have left under these names is emptied.
+        What a failed attempt may have left under these names is emptied. Raises StorageError, and
+        leaves no log file then, if it can: it would be taken for the log's end.
         """
         offset_index, time_index = empty_indexes(partition_dir, base_offset)
         summary = Summary(base_offset, 0, base_offset, create_times_kept=True)
@@ -319,8 +320,13 @@ class ActiveSegment(Segment):
         offset_index.write_out(env.fs)
         time_index.write_out(env.fs)
         txn_index.write_out(env.fs)
-        env.fs.write_file(segment.path(), b"")
-        segment.mtime_ms = mtime_ms_of(segment.path())
+        try:
+            env.fs.write_file(segment.path(), b"")
+            segment.mtime_ms = mtime_ms_of(segment.path())
+        except (OSError, StorageError):
+            with contextlib.suppress(StorageError):
+                env.fs.unlink(segment.path())
+            raise
         return segment
 
     @property

@@ -59,6 +59,16 @@ class KeptStart:
         moves = [*self.unserved(first_base), StartMove(offset, now_ms)]
         return replace(self, offset=max(offset, self.offset), moves=merged(moves))
 
+    def emptied(self, offset: int, now_ms: int) -> KeptStart:
+        """Of a log that has no record, and begins at `offset`.
+
+        Its first one may come in a batch that begins below: a leader's, which no round has trimmed.
+        """
+        is_known = any(move.offset == offset for move in self.moves)
+        if not offset or (is_known and not self.trimmed_to):
+            return self
+        return KeptStart(offset, moves=self.moves if is_known else (StartMove(offset, now_ms),))
+
     def trimmed(self, offset: int) -> KeptStart:
         """After a round took out what was below `offset`."""
         moves = tuple(move for move in self.moves if move.offset > offset)
@@ -114,12 +124,16 @@ def write_start(fs: Fs, partition_dir: Path, kept: KeptStart) -> None:
     fs.replace_file(start_path(partition_dir), checked(body))
 
 
-def taken_up(kept: KeptStart, log_start: int, bases: Sequence[int], now_ms: int) -> KeptStart:
+def taken_up(
+    kept: KeptStart, log_start: int, bases: Sequence[int], now_ms: int, *, is_empty: bool
+) -> KeptStart:
     """The kept start of a log that is being opened, made to fit the segments there.
 
     A log start within a segment that no kept move explains has another cause (a real
     Kafka, D-7, or a crash between its checkpoint and our file): it counts from now.
     """
+    if is_empty:
+        return kept.emptied(log_start, now_ms)
     holder = max((base for base in bases if base <= log_start), default=log_start)
     known = max([holder, kept.trimmed_to, *(move.offset for move in kept.moves)])
     if log_start <= known:

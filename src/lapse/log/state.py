@@ -134,6 +134,11 @@ class LogState(NamedTuple):
         return self._replace(segments=segments, segments_set=self.segments_set + 1)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no file has a batch."""
+        return len(self.segments) == 1 and not self.segments[0].size
+
+    @property
     def high_watermark(self) -> int:
         """The end, unless replication has set another; never below the log start (D-6)."""
         known = self.known_high_watermark

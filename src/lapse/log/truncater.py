@@ -233,7 +233,7 @@ class Truncater:
         self._appender.active.close()
         bases = [segment.base_offset for segment in log.state.segments]
         log.keeper.strike(bases, end_offset=offset)
-        self._deleter.restart(KeptStart(offset, trimmed_to=offset))
+        self._deleter.restart(KeptStart(offset).emptied(offset, log.env.clock.now_ms()))
         self._remove(above)
         fs.truncate(first.path(), 0)
         fs.fsync_file(first.path())
@@ -272,6 +272,9 @@ class Truncater:
         with storage_errors(log.dir, "opening"):
             loaded = load(log.dir, log.partition, log.env, options)
         self._take_up(loaded)
+        if log.state.is_empty:
+            kept = self._deleter.start.emptied(log.state.log_start_offset, log.env.clock.now_ms())
+            self._deleter.restart(kept)
 
     def go_on_at(self, folder: Path, era: str) -> None:
         """Take up the log in a folder that has all of it, closed in order; for `relocater`.

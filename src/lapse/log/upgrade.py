@@ -19,8 +19,8 @@ from lapse.base.errors import CorruptData, StorageError
 from lapse.base.fs import AppendFile, Fs
 from lapse.log.export import copy_file
 from lapse.log.headers import read_at, walk
-from lapse.log.loader import scan_segment
 from lapse.log.partition_log import PartitionLog
+from lapse.log.scanned import scan_segment
 from lapse.log.segment import LOG, SEGMENT_SUFFIXES, TXN_INDEX, Segment, segment_path
 from lapse.log.summary import FOLDER
 from lapse.log.swap import NewSegment, Replacement

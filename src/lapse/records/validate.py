@@ -211,7 +211,7 @@ def _check_header(header: Header, topic: TopicConfig, where: str) -> None:
 
 def _look_closer(header: Header, topic: TopicConfig, where: str) -> None:
     attributes = header.attributes
-    has_producer = header.producer_id != NO_PRODUCER_ID
+    has_producer = header.producer_id > NO_PRODUCER_ID  # of any other negative one, as Kafka
     invalid = ErrorCode.INVALID_RECORD
     refusals = (
         (header.size > topic.max_message_bytes, ErrorCode.MESSAGE_TOO_LARGE,

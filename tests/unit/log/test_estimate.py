@@ -102,7 +102,7 @@ def test_an_empty_active_segment_is_known_whole(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / ".lapse")
     sealed, active = open_log(tmp_path, clean_shutdown=True).segments
     assert (sealed.summary.estimated, active.summary.estimated) == (True, False)
-    assert active.summary == Summary(3, 0, 3)
+    assert active.summary == Summary(3, 0, 3, create_times_kept=True)
 
 
 def without_first_length(path: Path) -> None:

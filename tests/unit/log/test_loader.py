@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.fs import RealFs
+from lapse.base.errors import ErrorCode, StorageError
+from lapse.base.fs import Buffer, RealFs
+from lapse.base.secret import Secret
 from lapse.log.aside import kept_aside
 from lapse.log.partition_log import PartitionLog
 from lapse.testing.crash_fs import Crashed, CrashFs
@@ -18,7 +20,9 @@ from tests.support.log.logs import (
     batch,
     batches_of,
     check_sound,
+    config,
     open_log,
+    refusal,
     rewrite,
 )
 
@@ -283,3 +287,76 @@ def test_swap_files_alone_mean_the_new_segments_count(
     assert batches_of(reopened) == after
     assert not [p for p in tmp_path.iterdir() if p.suffix in {".swap", ".deleted"}]
     check_sound(reopened)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("is_last", [True, False])
+def test_an_empty_segment_within_another_is_what_a_roll_has_left_that_failed(
+    tmp_path: Path, closed: bool, is_last: bool
+) -> None:
+    """It would be taken for where the one before ends, and what was appended since be lost."""
+    log = open_log(tmp_path)
+    append(log, batch())
+    for suffix in (".log", ".index", ".timeindex"):
+        (tmp_path / f"{log.log_end_offset:020d}{suffix}").touch()
+    append(log, batch())
+    if not is_last:
+        log.roll(NOW)
+        append(log, batch())
+    before, bases = batches_of(log), [s.base_offset for s in log.segments]
+    log.close(clean=closed)
+    for _ in range(2):
+        again = open_log(tmp_path, clean_shutdown=closed, recovery_point=0)
+        assert (batches_of(again), [s.base_offset for s in again.segments]) == (before, bases)
+        assert sorted(int(p.stem) for p in tmp_path.glob("*.log")) == bases
+        check_sound(again)
+        again.close(clean=closed)
+
+
+class HalfMade(RealFs):
+    """A log file is there, and making it has failed all the same."""
+
+    fails = False
+
+    def write_file(self, path: Path, data: Buffer | Secret) -> None:
+        super().write_file(path, data)
+        if self.fails and path.suffix == ".log":
+            raise StorageError(f"writing {path}: Input/output error")
+
+
+def test_a_roll_that_fails_leaves_no_log_file(tmp_path: Path) -> None:
+    fs = HalfMade()
+    log = open_log(tmp_path, fs=fs)
+    append(log, batch())
+    fs.fails = True
+    assert refusal(lambda: log.roll(NOW)) is ErrorCode.KAFKA_STORAGE_ERROR
+    fs.fails = False
+    assert [p.name for p in tmp_path.glob("*.log")] == ["00000000000000000000.log"]
+    append(log, batch())
+    end = log.log_end_offset
+    log.close()
+    assert open_log(tmp_path, clean_shutdown=True, recovery_point=end).log_end_offset == end
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("how", ["new", "rolled", "begun anew", "cut"])
+def test_l15_what_an_empty_segment_gets_is_as_it_was_sent(
+    tmp_path: Path, how: str, closed: bool
+) -> None:
+    """After a restart too: nobody has replaced a producer's time that was not there yet."""
+    log = open_log(tmp_path, config(message_timestamp_type="LogAppendTime"))
+    if how != "new":
+        append(log, batch())
+    if how == "rolled":
+        log.roll(NOW)
+    elif how == "begun anew":
+        log.restart_at(7)
+    elif how == "cut":
+        log.truncate_to(0)
+    assert log.segments[-1].create_times_kept
+    log.close(clean=closed)
+    end = log.log_end_offset
+    log = open_log(tmp_path, log.config, clean_shutdown=closed, recovery_point=end if closed else 0)
+    assert log.segments[-1].create_times_kept
+    append(log, batch())
+    assert log.segments[-1].create_times_kept

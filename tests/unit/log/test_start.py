@@ -106,6 +106,26 @@ def test_many_moves_are_merged_and_none_is_put_off() -> None:
 def test_a_start_within_a_segment_that_nothing_explains_counts_from_the_opening(
     kept: KeptStart, log_start: int, moves: tuple[StartMove, ...]
 ) -> None:
-    taken = taken_up(kept, log_start, [0, 10, 20], 77)
+    taken = taken_up(kept, log_start, [0, 10, 20], 77, is_empty=False)
     assert taken.unserved(0) == moves
     assert taken.offset in (kept.offset, log_start)
+
+
+@pytest.mark.parametrize(
+    ("kept", "log_start", "moves"),
+    [
+        (KeptStart(), 0, ()),
+        (KeptStart(), 12, (StartMove(12, 77),)),
+        (KeptStart(12, 12), 12, (StartMove(12, 77),)),
+        (KeptStart(12, 12, (StartMove(12, 50),)), 12, (StartMove(12, 50),)),
+        (KeptStart(12, 0, (StartMove(12, 50),)), 12, (StartMove(12, 50),)),
+        (KeptStart(9, 7, (StartMove(9, 50),)), 12, (StartMove(12, 77),)),
+    ],
+)
+def test_the_first_batch_of_an_empty_log_may_begin_below_its_start(
+    kept: KeptStart, log_start: int, moves: tuple[StartMove, ...]
+) -> None:
+    """Whatever was trimmed before: a leader's batch may not have been."""
+    taken = taken_up(kept, log_start, [log_start], 77, is_empty=True)
+    assert taken.unserved(log_start) == ()
+    assert taken.unserved(0) == moves

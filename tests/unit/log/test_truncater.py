@@ -11,6 +11,7 @@ from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.fs import RealFs
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
+from lapse.log.facts import StartMove
 from lapse.log.partition_log import PartitionLog
 from lapse.log.start import read_start
 from lapse.records.append_times import RESOLUTION_MS
@@ -279,12 +280,38 @@ def test_a_leaders_start_may_lie_in_a_batch(tmp_path: Path) -> None:
     log.flush(force=True)  # the manifest lists the segment at 7, which goes
     assert log.append_raw(sent).base_offset == 5
     for _ in range(2):
+        assert log.start_moves == log.facts().start_moves == (StartMove(7, NOW),)
         assert (log.log_start_offset, log.log_end_offset) == (7, 10)
         assert refusal(lambda log=log: log.read(6, 1)) is ErrorCode.OFFSET_OUT_OF_RANGE
         assert log.read(7, 1 << 20).read() == sent
         check_sound(log)
         log.close(clean=False)
         log = open_log(tmp_path / "log", era="now")
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_was_trimmed_may_come_back_untrimmed(tmp_path: Path, killed: bool) -> None:
+    """L11: a follower is cut back to its start, and gets its leader's batch, dead records and all.
+
+    They are not served then, and a round takes them out as it would have before.
+    """
+    leader, log = open_log(tmp_path / "leader"), open_log(tmp_path / "log")
+    append(leader, batch(records=10))
+    sent = leader.read(0, 1 << 20).read()
+    log.append_raw(sent)
+    log.delete_records(5)
+    log.trimmed_to(5)
+    assert log.start_moves == ()
+    log.truncate_to(5)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+    for again in range(3):
+        if again == 1:
+            assert log.append_raw(sent).base_offset == 0
+        assert [m.offset for m in log.start_moves] == ([5] if again else [])
+        log.close(clean=not killed)
+        log = open_log(tmp_path / "log", clean_shutdown=not killed, recovery_point=0)
+    log.trimmed_to(5)
+    assert log.start_moves == ()
 
 
 @pytest.mark.parametrize("base", [1, 2, 8])

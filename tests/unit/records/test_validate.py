@@ -300,6 +300,8 @@ IDEMPOTENT = batch(producer_id=5, producer_epoch=0, base_sequence=0)
         (batch(attributes_more=0x8000), ErrorCode.INVALID_RECORD, "0x8000"),
         (patched(GOOD, 21, ">h", 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "codec 5"),
         (batch(transactional=True), ErrorCode.INVALID_RECORD, "producer id"),
+        (batch(transactional=True, producer_id=-5, producer_epoch=0, base_sequence=0),
+         ErrorCode.INVALID_RECORD, "producer id"),
         (patched(GOOD, 57, ">i", 0), ErrorCode.INVALID_RECORD, "count"),
         (patched(GOOD, 57, ">i", 2), ErrorCode.INVALID_RECORD, "count"),
         (patched(GOOD, 57, ">i", -1), ErrorCode.INVALID_RECORD, "negative"),

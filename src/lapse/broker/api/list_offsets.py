@@ -95,6 +95,9 @@ class FoundOffset:
     leader_epoch: int = NONE
 
 
+_EARLIEST = frozenset({EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP})
+
+
 async def handle(
     services: Services, _session: Session, version: int, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
@@ -153,9 +156,10 @@ def _result(
             )
         led = partitions.led(where)
         check_leader_epoch(requested.current_leader_epoch, led)
-        if requested.timestamp != EARLIEST_TIMESTAMP:
-            _require_caught_up(led, version)
+        known_to = led.log.high_watermark  # before the look, which may know more
         found = find(led.log, requested.timestamp, committed=committed, by=by)
+        if requested.timestamp not in _EARLIEST and found.timestamp < 0:
+            _require_caught_up(led, known_to, version)
         error = ErrorCode.NONE
     except Exception as e:  # noqa: BLE001  (it is logged there)
         found, error = FoundOffset(), code_of(partitions, where, "ListOffsets", e)
@@ -168,9 +172,11 @@ def _result(
     )
 
 
-def _require_caught_up(led: Led, version: int) -> None:
-    """A new leader may not know yet all that consumers have seen (KIP-207)."""
-    high_watermark = led.log.high_watermark
+def _require_caught_up(led: Led, high_watermark: int, version: int) -> None:
+    """A new leader may not know yet all that consumers have seen (KIP-207).
+
+    What it has found below is there all the same.
+    """
     if high_watermark < led.begins_at:
         known = version >= _NOT_AVAILABLE_FROM
         raise KafkaError(
@@ -237,7 +243,7 @@ def find(
     end = state.last_stable_offset if committed else state.high_watermark
     if timestamp == LATEST_TIMESTAMP:
         return FoundOffset(end, leader_epoch=log.leader_epoch)
-    if timestamp in {EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP}:
+    if timestamp in _EARLIEST:
         start = state.log_start_offset
         return FoundOffset(start, leader_epoch=log.epoch_at(start))
     if timestamp == LATEST_TIERED_TIMESTAMP:

@@ -8,6 +8,7 @@ from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
+from lapse.metadata.partition_states import PartitionState
 from lapse.records.builder import NewRecord, build_batch
 from lapse.wire.schema.list_offsets import (
     ListOffsetsPartition,
@@ -17,6 +18,7 @@ from lapse.wire.schema.list_offsets import (
 )
 from tests.support.broker.running import create, list_offset, produce
 
+T0 = TopicPartition("t", 0)
 TIMES = ((100, 200), (500, 300), (400,))
 
 
@@ -156,3 +158,28 @@ async def test_old_style_errors(node: Node, connection: BrokerConnection) -> Non
         (ErrorCode.INVALID_REQUEST, ()),
         (0, (0,)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "code", "offset"),
+    [
+        (-2, ErrorCode.NONE, 0),
+        (-4, ErrorCode.NONE, 0),
+        (150, ErrorCode.NONE, 1),  # below what it knows to be committed
+        (450, ErrorCode.OFFSET_NOT_AVAILABLE, -1),  # the record at 2 has it
+        (600, ErrorCode.OFFSET_NOT_AVAILABLE, -1),
+        (-1, ErrorCode.OFFSET_NOT_AVAILABLE, -1),
+        (-3, ErrorCode.OFFSET_NOT_AVAILABLE, -1),
+    ],
+)
+async def test_a_new_leader_says_what_it_knows_for_certain(
+    node: Node, connection: BrokerConnection, timestamp: int, code: ErrorCode, offset: int
+) -> None:
+    """KIP-207: it may not have heard yet how far the high watermark was. Kafka says these, too."""
+    await filled(node, connection)
+    me, partitions = node.services.config.node_id, node.services.partitions
+    state, topic_id = PartitionState((me, 2), (me, 2), me, 1), partitions.get(T0).topic_id
+    partitions.set_states({T0: state}, {T0: 5}, {"t": topic_id})
+    partitions.get(T0).high_watermark = 2
+    answer = await list_offset(connection, "t", timestamp)
+    assert (answer.error_code, answer.offset) == (code, offset)
