@@ -4,8 +4,8 @@ What Kafka calls GroupCoordinatorService.
 
 Each partition of that topic is a *shard* (`group_partition`), looked after by the broker that leads
 it. A shard is loaded at the first request for one of its groups; other requests wait meanwhile. It
-ends when another broker leads its partition. The topic is created when a client first looks for a
-group, as in Kafka.
+ends when another broker leads its partition: who waits for it is told at once, and what is loaded
+then ends as soon as it is. The topic is created when a client first looks for a group, as in Kafka.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
@@ -85,10 +85,14 @@ def settings_of(config: BrokerConfig) -> CoordinatorSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Loading:
-    """A shard, loaded or not yet, and in which epoch of its partition."""
+    """A shard, loaded or not yet, and in which epoch of its partition.
+
+    `left` is done once it is not this broker's any more.
+    """
 
     led: Led
     shard: asyncio.Task[Shard]
+    left: asyncio.Future[None]
 
     @property
     def is_loaded(self) -> bool:
@@ -174,18 +178,22 @@ class GroupCoordinator:
 
         Raises KafkaError.
         """
+        try:
+            return list(await asyncio.gather(*(self._shard(n) for n in self._own_numbers())))
+        except LapseError as e:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(e)) from e
+
+    def _own_numbers(self) -> list[int]:
+        """The partitions of the offsets topic that this broker leads, as far as it knows."""
         topic, me = self._topics.image.topics.get(OFFSETS_TOPIC), self._parts.partitions.node_id
-        numbers = [
+        return [
             number
             for number in range(0 if topic is None else topic.partitions)
             if topic is not None and (not topic.states or topic.states[number].leader == me)
         ]
-        try:
-            return list(await asyncio.gather(*(self._shard(n) for n in numbers)))
-        except LapseError as e:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(e)) from e
 
     async def _shard(self, number: int) -> Shard:
+        """A shard, loaded; raises LapseError, of which NOT_LEADER_OR_FOLLOWER says: elsewhere."""
         partition = TopicPartition(OFFSETS_TOPIC, number)
         led = self._parts.partitions.led(partition)  # raises where its log is offline, or elsewhere
         loading = self._shards.get(number)
@@ -193,9 +201,17 @@ class GroupCoordinator:
             self._leave(number)
             loading = None
         if loading is None or loading.has_failed:
-            task = asyncio.get_running_loop().create_task(self._load(led))
-            loading = self._shards[number] = _Loading(led, task)
-        return await asyncio.shield(loading.shard)
+            loop = asyncio.get_running_loop()
+            task = loop.create_task(self._load(led))
+            loading = self._shards[number] = _Loading(led, task, loop.create_future())
+        if not loading.is_loaded:
+            ends: list[asyncio.Future[Any]] = [loading.shard, loading.left]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if loading.left.done():
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition} was left while it was loaded"
+            )
+        return loading.shard.result()
 
     async def _load(self, led: Led) -> Shard:
         log = StateLog(led, self._parts)
@@ -224,16 +240,21 @@ class GroupCoordinator:
                     self._leave(number)
 
     def _leave(self, number: int) -> None:
-        loading = self._shards.pop(number)
-        if loading.is_loaded:
-            self._close(loading.shard.result())
-        else:
-            loading.shard.cancel()
+        """End a shard, and the waits for it.
 
-    def _close(self, shard: Shard) -> None:
-        task = asyncio.get_running_loop().create_task(shard.close())
+        A load under way goes on: its thread does, and whoever waits for a task that is cancelled
+        takes itself for cancelled.
+        """
+        loading = self._shards.pop(number)
+        loading.left.set_result(None)
+        task = asyncio.get_running_loop().create_task(self._close(loading))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+    async def _close(self, loading: _Loading) -> None:
+        await asyncio.wait([loading.shard])
+        if loading.is_loaded:
+            await loading.shard.result().close()
 
     def committed(self) -> list[tuple[str, TopicPartition, int]]:
         """Group, partition and offset of all committed offsets in shards that are loaded.
@@ -249,9 +270,8 @@ class GroupCoordinator:
         no groups: waiting clients get the error that makes them look for the coordinator again.
         """
         if topic.name == OFFSETS_TOPIC:
-            for shard in self._loaded():
-                self._close(shard)
-            self._shards.clear()
+            for number in list(self._shards):
+                self._leave(number)
             return
         for shard in self._loaded():
             shard.forget_topic(topic.name, topic.topic_id)
@@ -259,17 +279,23 @@ class GroupCoordinator:
     async def _expire_for_ever(self) -> None:
         while True:
             await asyncio.sleep(self._settings.expire_every_ms / 1000)
-            try:
-                for shard in await self.all_shards():
-                    shard.expire()
-            except KafkaError as e:
-                logger.warning("no offsets expire now: %s", e)
+            for number in self._own_numbers():
+                await self._expire(number)
+
+    async def _expire(self, number: int) -> None:
+        """Have offsets of one partition expire; what goes wrong there stops no other."""
+        try:
+            (await self._shard(number)).expire()
+        except LapseError as e:
+            logger.warning("%s-%d: no offsets expire now: %s", OFFSETS_TOPIC, number, e)
+        except Exception:  # or nothing would expire any more
+            logger.exception("%s-%d: no offsets expire now", OFFSETS_TOPIC, number)
 
     async def close(self) -> None:
         """End all waits and write what is queued."""
         if self._expiring is not None:
             self._expiring.cancel()
-        for shard in self._loaded():
-            await shard.close()
+        for number in list(self._shards):
+            self._leave(number)
         if self._closing:
             await asyncio.wait(self._closing)

@@ -345,26 +345,28 @@ class Transactions:
     async def _write_markers(self, effect: WriteMarkers) -> None:
         writer = Writer(effect.producer_id, effect.producer_epoch)
         marker = EndMarker(effect.commit, effect.coordinator_epoch)
-        results: Errors = dict.fromkeys(effect.partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
+        # Of what is not heard of: a tick sends the markers again.
+        results = dict.fromkeys(effect.partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
+        gone: Collection[TopicPartition] = []
         try:
-            results = await self.markers.write(writer, marker, effect.partitions)
-        except Exception:  # an error of ours is reported too: a tick sends the markers again
+            results |= await self.markers.write(writer, marker, effect.partitions)
+            gone = await self._gone(effect.partitions)
+        except Exception:
             logger.exception("markers of %r could not be written", effect.transactional_id)
-        gone: Collection[TopicPartition] = [tp for tp in effect.partitions if self._is_gone(tp)]
-        if gone and not self._topics.members.is_alone:
-            gone = await self._surely_gone(gone)
-        self._carry_out(self._machine.markers_written(effect, results, gone))
+        finally:  # whatever it was that ended it, or the transaction would hang
+            self._carry_out(self._machine.markers_written(effect, results, gone))
 
-    async def _surely_gone(
-        self, partitions: Collection[TopicPartition]
-    ) -> Collection[TopicPartition]:
+    async def _gone(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
         """A topic that this broker has not heard of yet is none that was deleted."""
+        gone = [tp for tp in partitions if self._is_gone(tp)]
+        if not gone or self._topics.members.is_alone:
+            return gone
         try:
             await self._topics.reread()
         except LapseError as e:
             logger.info("nobody knows just now which topics there are: %s", e)
             return []
-        return [tp for tp in partitions if self._is_gone(tp)]
+        return [tp for tp in gone if self._is_gone(tp)]
 
     def _is_gone(self, tp: TopicPartition) -> bool:
         topic = self._topics.image.topics.get(tp.topic)

@@ -13,7 +13,8 @@ Answers are written as bytes; a long slice of a segment file goes by `sendfile`,
 On a listener with SASL the frames are small ones until the client has logged in. Under TLS the
 kernel cannot send a file's bytes as they are: slices are read and written piece by piece.
 
-Any error of one connection ends that connection, with one line in the log. A client that
+Any error of one connection ends that connection, with one line in the log: also a request that is
+cancelled by what it waited for, since an answer that never comes shifts all after it. A client that
 just leaves is no error: frames that had arrived whole are still handled (a producer with acks=0
 may be gone by then), a long poll is not waited for.
 """
@@ -335,6 +336,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()  # the client left while we wrote
         except Exception as e:  # noqa: BLE001  (it is logged there)
             self._end_after_our(e)
+        except BaseException as e:
+            if not self._transport.is_closing():  # nobody hung up: what the request waited for did
+                self._end_after_our(e)
+            raise
         finally:
             self._pump = None
             if self._transport.is_closing():
@@ -509,7 +514,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._transport.is_closing():
                 raise ConnectionResetError
 
-    def _end_after_our(self, error: Exception) -> None:
+    def _end_after_our(self, error: BaseException) -> None:
         peer = self.session.peer
         logger.error("connection of %s ended by an error of ours", peer, exc_info=error)
         self._services.counters.connections_refused += 1

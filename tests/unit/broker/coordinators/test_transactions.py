@@ -8,6 +8,7 @@ import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -312,6 +313,33 @@ async def test_what_fails_is_tried_until_it_works(tmp_path: Path) -> None:
         fs.broken = None
         await until(lambda: states(node) == {"x": "CompleteCommit"})
         assert node.services.partitions.get(ONE).log_end_offset == 2  # one marker
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), ValueError("of ours")])
+async def test_markers_that_end_by_whatever_error_go_out_again(
+    node: Node,
+    producer: TransactionalProducer,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+) -> None:
+    """Also where one of them has no result, as a broker may forget it in its answer."""
+    markers = node.services.transactions.markers
+    write, calls = markers.write, itertools.count()
+
+    async def ends_badly(*args: Any) -> Any:
+        match next(calls):
+            case 0:
+                raise error
+            case 1:
+                return {}
+        return await write(*args)
+
+    monkeypatch.setattr(markers, "write", ends_badly)
+    await producer.add(ONE)
+    assert await producer.send(ONE, b"a") == OK
+    assert await producer.end(commit=True) == OK
+    await until(lambda: states(node) == {"x": "CompleteCommit"})
+    assert stable(node)
 
 
 async def test_a_topic_that_is_deleted_needs_no_marker(

@@ -258,3 +258,21 @@ async def test_a_client_that_does_not_read_fast_answers_is_waited_for(
     assert log.log_end_offset == 5
     assert node.services.counters.fast_requests["Produce"] == 4, "the others as well"
     writer.close()
+
+
+async def test_a_request_that_what_it_waits_for_cancels_ends_its_connection(
+    node: Node, connection: BrokerConnection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without its answer the next one would be taken for it."""
+    await create(node, "t")
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)
+    writer.write(frame_of(fetch_request("t", (0, 0), max_wait_ms=60_000), 11, correlation_id=1))
+    await until(lambda: node.services.purgatory.waiting)
+    [(watch,)] = node.services.purgatory.watches.values()
+    assert watch._future is not None
+    watch._future.cancel()
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    (told,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert "ended by an error of ours" in told.getMessage()
+    assert await Admin(connection).list_topics()  # others go on
+    writer.close()
