@@ -103,6 +103,7 @@ class StateLog:
         self._log, self._epoch, self._parts = led.log, led.epoch, parts
         self._queue: deque[_Waiting] = deque()
         self._writing: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     @property
     def end_offset(self) -> int:
@@ -118,12 +119,21 @@ class StateLog:
         self._enqueue(_Waiting(done, writer=writer, marker=marker))
 
     def _enqueue(self, waiting: _Waiting) -> None:
+        if self._is_closed:  # told soon, and not now: whoever appends is in the middle of a step
+            refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            asyncio.get_running_loop().call_soon(waiting.done, refusal, -1)
+            return
         self._queue.append(waiting)
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write_all())
 
     async def close(self) -> None:
-        """Write what is queued."""
+        """Write what is queued; what comes from now on is refused.
+
+        The next one of this log may be in the same epoch, which refuses nothing of ours, and would
+        not know of it.
+        """
+        self._is_closed = True
         while self._writing is not None:
             await asyncio.wait([self._writing])
 

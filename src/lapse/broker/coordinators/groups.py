@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -115,7 +116,7 @@ class GroupCoordinator:
         )
         self._topic = InternalTopic(topics, new)
         self._expiring: asyncio.Task[None] | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: dict[asyncio.Task[None], Led] = {}
         topics.when_deleted.append(self.topic_deleted)
         parts.replicas.when_led.append(self.leave_others)
 
@@ -202,7 +203,8 @@ class GroupCoordinator:
             loading = None
         if loading is None or loading.has_failed:
             loop = asyncio.get_running_loop()
-            task = loop.create_task(self._load(led))
+            before = [task for task, ended in self._closing.items() if ended == led]
+            task = loop.create_task(self._load(led, before))
             loading = self._shards[number] = _Loading(led, task, loop.create_future())
         if not loading.is_loaded:
             ends: list[asyncio.Future[Any]] = [loading.shard, loading.left]
@@ -213,7 +215,13 @@ class GroupCoordinator:
             )
         return loading.shard.result()
 
-    async def _load(self, led: Led) -> Shard:
+    async def _load(self, led: Led, before: Sequence[asyncio.Task[None]]) -> Shard:
+        """Load a shard once those before it, in the same epoch, append nothing any more.
+
+        What one of another epoch has appended was there before this one began.
+        """
+        if before:
+            await asyncio.wait(before)
         log = StateLog(led, self._parts)
         shard = Shard(log, self._parts, self._settings, lambda: self._topics.image)
         await shard.load()
@@ -248,8 +256,8 @@ class GroupCoordinator:
         loading = self._shards.pop(number)
         loading.left.set_result(None)
         task = asyncio.get_running_loop().create_task(self._close(loading))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing[task] = loading.led
+        task.add_done_callback(self._closing.pop)
 
     async def _close(self, loading: _Loading) -> None:
         await asyncio.wait([loading.shard])

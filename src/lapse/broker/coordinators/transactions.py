@@ -25,8 +25,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import (
+    Callable,
+    Collection,
+    Coroutine,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -126,13 +135,14 @@ def without_fenced(error: ErrorCode) -> ErrorCode:
 class _Tenure:
     """A partition that the coordinator leads; `loading` ends when its log was read.
 
-    `heard` knows who is late, by transactional id.
+    `heard` knows who is late, by transactional id. `markers` are on their way.
     """
 
     led: Led
     state: StateLog
     loading: asyncio.Task[None]
     heard: NewestConnections
+    markers: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class Transactions:
@@ -158,6 +168,7 @@ class Transactions:
         self._machine = TransactionCoordinator(settings.machine, ProducerIds())
         self._waiting: dict[Hashable, asyncio.Future[Answer]] = {}
         self._tenures: dict[int, _Tenure] = {}
+        self._ending: dict[asyncio.Task[None], Led] = {}  # tenures of which something is under way
         self._tasks: set[asyncio.Task[Any]] = set()
         self._allocating: asyncio.Task[None] | None = None
         self._epochs: asyncio.Task[Iterator[int]] | None = None
@@ -334,8 +345,11 @@ class Transactions:
                 case Store(ticket, number):
                     stored = partial(self._stored, ticket)
                     self._tenures[number].state.append([effect.record()], stored)
-                case WriteMarkers():
-                    self._begin(self._write_markers(effect))
+                case WriteMarkers(transactional_id=name):
+                    markers = self._tenures[partition_for(name, self._partitions)].markers
+                    task = self._begin(self._write_markers(effect))
+                    markers.add(task)
+                    task.add_done_callback(markers.discard)
                 case AllocateProducerIds(count):
                     self._allocating = self._begin(self._take_producer_ids(count))
 
@@ -416,7 +430,8 @@ class Transactions:
         is_alone = self._parts.partitions.state_of(partition) is None
         epoch, state = next(epochs) if is_alone else led.epoch, StateLog(led, self._parts)
         self._carry_out(self._machine.begin_load(number, epoch))
-        loading = self._begin(self._load(number, epoch, state))
+        before = [task for task, ended in self._ending.items() if ended == led]
+        loading = self._begin(self._load(number, epoch, state, before))
         heard = NewestConnections(self._parts.arrivals.next_number)
         self._tenures[number] = _Tenure(led, state, loading, heard)
         return True
@@ -424,22 +439,43 @@ class Transactions:
     def _led_anew(self) -> None:
         self._begin(self._load_all())
 
-    async def _load(self, number: int, epoch: int, state: StateLog) -> None:
+    async def _load(
+        self, number: int, epoch: int, state: StateLog, before: Sequence[asyncio.Task[None]]
+    ) -> None:
+        """Load once the tenures `before` it, in the same epoch, append nothing any more."""
         try:
+            if before:
+                await asyncio.wait(before)
             values = fold_transactions(await state.load(TYPES))
+            if not self._is_present(number, state):
+                return
             effects = self._machine.load(number, epoch, values, self._now_ms())
         except LapseError as e:
             logger.error("%s-%d cannot be loaded: %s", TOPIC, number, e)  # noqa: TRY400
-            tenure = self._tenures.get(number)
-            if tenure is not None and tenure.state is state:
+            if self._is_present(number, state):
                 self._leave(number)
             raise
         self._carry_out(effects)
 
+    def _is_present(self, number: int, state: StateLog) -> bool:
+        """Whether a log is of the tenure that there is: it may have ended while it was loaded."""
+        tenure = self._tenures.get(number)
+        return tenure is not None and tenure.state is state
+
     def _leave(self, number: int) -> None:
         """End the tenure of a partition whose log is gone; its ids are unknown until a new load."""
-        if self._tenures.pop(number, None) is not None:
+        tenure = self._tenures.pop(number, None)
+        if tenure is not None:
             self._carry_out(self._machine.unload(number))
+            task = self._begin(self._let_end(tenure))
+            self._ending[task] = tenure.led
+            task.add_done_callback(self._ending.pop)
+
+    async def _let_end(self, tenure: _Tenure) -> None:
+        """Wait for what is under way: no later epoch refuses it, if this broker leads on."""
+        await tenure.state.close()
+        if tenure.markers:
+            await asyncio.wait(tenure.markers)
 
     def _topic_deleted(self, topic: Topic) -> None:
         if topic.name == TOPIC:
@@ -496,10 +532,7 @@ class Transactions:
         """Answer waiting clients that this is not their coordinator, and let running work end."""
         if self._ticking is not None:
             self._ticking.cancel()
-        states = [tenure.state for tenure in self._tenures.values()]
         for number in list(self._tenures):
             self._leave(number)
-        for state in states:
-            await state.close()
         while self._tasks:
             await asyncio.wait(self._tasks)

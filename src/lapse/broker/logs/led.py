@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
@@ -15,12 +15,14 @@ class Led:
     """A log that this broker leads, and the epoch that its appends are of.
 
     `begins_at`: where the log ended when the epoch began. While the high watermark is below that,
-    consumers may have seen more under an earlier leader. `leads`: not, where it only follows.
+    consumers may have seen more under an earlier leader. It is kept only while there are several
+    replicas, so it may change within an epoch: two that differ in nothing else are equal.
+    `leads`: not, where it only follows.
     """
 
     log: PartitionLog
     epoch: int
-    begins_at: int = 0
+    begins_at: int = field(default=0, compare=False)
     leads: bool = True
 
 

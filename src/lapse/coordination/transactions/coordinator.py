@@ -16,7 +16,8 @@ Invariants:
 
 The owner keeps three promises: every effect is reported, failed ones too; what was under way for a
 partition has ended before `load` reads its log; each `begin_load` of a partition has a higher
-coordinator epoch than any before, so that late markers of an earlier tenure are refused.
+coordinator epoch than any before, so that late markers of an earlier tenure are refused; or these,
+too, have ended before `load`.
 
 Errors are Kafka 4.3's inner ones. A client too old to know PRODUCER_FENCED (InitProducerId before
 v4, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn before v2) gets INVALID_PRODUCER_EPOCH; that

@@ -30,7 +30,7 @@ from lapse.log.partition_log import PartitionLog
 from lapse.records.batch import scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from tests.support.broker.failing import FailingFs, unreadable
-from tests.support.broker.running import create, running_node
+from tests.support.broker.running import create, running_node, until
 
 HERE = TopicPartition("t", 0)
 WRITER = Writer(producer_id=7, producer_epoch=0)
@@ -99,6 +99,23 @@ async def test_a_batch_has_one_producer_and_a_limit(node: Node) -> None:
     assert batches(node) == [(n, 1) for n in range(4)]
 
 
+async def test_what_comes_after_the_end_is_not_appended(node: Node) -> None:
+    """It is told soon, but not within the call: whoever appends is in the middle of a step."""
+    log, results = state_log(node), Results()
+    append(log, results, "a", (b"k", b"v"))
+    closing = asyncio.create_task(log.close())
+    await asyncio.sleep(0)
+    append(log, results, "b", (b"k", b"v"))
+    log.append_marker(WRITER, EndMarker(True, 0), lambda *_: None)
+    assert results == []
+    await closing
+    assert sorted(results) == [
+        ("a", ErrorCode.NONE, 0),
+        ("b", ErrorCode.NOT_LEADER_OR_FOLLOWER, -1),
+    ]
+    assert batches(node) == [(0, 1)]
+
+
 async def test_batches_carry_the_epoch_of_their_log(node: Node) -> None:
     """A topic that was Kafka's goes on where its last leader stopped."""
     log_of(node).append_raw(build_batch([NewRecord(b"k", b"v", 1)], BatchSpec(leader_epoch=7)))
@@ -139,7 +156,7 @@ async def test_a_failing_disk_is_told_and_what_is_behind_is_tried(
     log, results = state_log(node), Results()
     fs.broken = log_of(node).dir
     append(log, results, "a", (b"k", b"v"))
-    await log.close()
+    await until(lambda: results)
     append(log, results, "b", (b"k", b"v"))
     await log.close()
     assert [(error, offset) for _, error, offset in results] == [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,14 @@ from lapse.broker.coordinators.coordinator_log import StateLog
 from lapse.broker.coordinators.groups import OFFSETS_TOPIC
 from lapse.broker.node import Node
 from lapse.coordination.classic.events import Heartbeat
+from lapse.coordination.offsets.store import NO_RETENTION_MS, NewOffset
+from lapse.coordination.records.transactions import TOPIC as TRANSACTIONS_TOPIC
 from lapse.coordination.transactions.views import TransactionFilter
-from lapse.metadata.partition_states import PartitionState
+from lapse.metadata.partition_states import NO_LEADER, PartitionState
 from lapse.wire.schema.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tests.support.broker.running import connect, create, running_node, until
 from tests.support.broker.transaction_requests import TransactionalProducer, committed_offset
-from tests.unit.broker.coordinators.test_groups import NONE, commit, fetched
+from tests.unit.broker.coordinators.test_groups import NONE, OUTSIDE, commit, fetched
 
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
@@ -83,6 +87,16 @@ def elect(node: Node, broker: int) -> None:
     (log.lead if broker == partitions.node_id else log.follow)(epoch)
     partitions.set_state(OFFSETS, PartitionState((broker,), (broker,), broker, epoch))
     node.services.groups.leave_others()
+
+
+def lead_on(node: Node) -> None:
+    """Nobody leads the offsets for a moment, and then this broker does, in the same epoch."""
+    partitions = node.services.partitions
+    me, known = partitions.node_id, partitions.state_of(OFFSETS)
+    assert known is not None
+    for leader in (NO_LEADER, me):
+        partitions.set_state(OFFSETS, replace(known, leader=leader))
+        node.services.groups.leave_others()
 
 
 def heartbeat() -> Heartbeat:
@@ -169,6 +183,102 @@ async def test_a_shard_that_is_left_while_it_loads_is_ended(node: Node, loads: L
     await until(lambda: not node.services.groups._closing)
     assert left.result().consumers._is_closed
     assert await fetched(node, G) == {T0: 5}
+
+
+# --- in one epoch ---------------------------------------------------------------------------------
+
+
+class Writes:
+    """Appends of a coordinator's topic, which take as long as a test wants: its disk is slow."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+        self.has_begun = False
+        self._may_go_on = threading.Event()
+        write = StateLog._write
+
+        def slow(log: StateLog, taken: Any) -> Any:
+            if log._log.partition.topic == topic:
+                self.has_begun = True
+                assert self._may_go_on.wait(20)
+            return write(log, taken)
+
+        monkeypatch.setattr(StateLog, "_write", slow)
+
+    async def go_on_before(self, waits: asyncio.Task[Any]) -> None:
+        """As who waits for them must; who does not has gone by."""
+        await asyncio.wait([waits], timeout=0.2)
+        self._may_go_on.set()
+
+
+async def test_a_second_replica_ends_no_shard(node: Node, loads: Loads) -> None:
+    """Where the epoch begins is written down only then; it is the same epoch."""
+    loads.may_end.set()
+    partitions = node.services.partitions
+    elect(node, partitions.node_id)
+    shard = await node.services.groups.shard_of(G)
+    state = partitions.state_of(OFFSETS)
+    assert state is not None
+    two = replace(state, replicas=(state.leader, OTHER_BROKER))
+    topic_ids = {OFFSETS_TOPIC: partitions.get(OFFSETS).topic_id}
+    partitions.set_states({OFFSETS: two}, {OFFSETS: 3}, topic_ids)
+    node.services.groups.leave_others()
+    assert partitions.led(OFFSETS).begins_at == 3
+    assert await node.services.groups.shard_of(G) is shard
+
+
+async def test_a_load_waits_for_what_the_tenure_before_it_appends(
+    node: Node, loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is acknowledged, as its epoch is the present one."""
+    loads.may_end.set()
+    elect(node, node.services.partitions.node_id)
+    assert await commit(node, G, {T0: 5}) == {NONE}
+    writes = Writes(monkeypatch, OFFSETS_TOPIC)
+    committing = asyncio.create_task(commit(node, G, {T0: 77}))
+    await until(lambda: writes.has_begun)
+    lead_on(node)
+    fetching = asyncio.create_task(fetched(node, G))
+    await writes.go_on_before(fetching)
+    assert (await committing, await fetching) == ({NONE}, {T0: 77})
+
+
+async def test_who_has_a_shard_that_has_ended_appends_nothing(node: Node, loads: Loads) -> None:
+    """As a request that has looked it up, and waited for something else since."""
+    loads.may_end.set()
+    elect(node, node.services.partitions.node_id)
+    assert await commit(node, G, {T0: 5}) == {NONE}
+    old = await node.services.groups.shard_of(G)
+    lead_on(node)
+    await until(lambda: not node.services.groups._closing)
+    refused = await old.commit(G, OUTSIDE, {T0: NewOffset(77)}, NO_RETENTION_MS)
+    assert refused == {T0: ErrorCode.NOT_COORDINATOR}
+    assert await fetched(node, G) == {T0: 5}
+
+
+async def test_a_transactions_step_that_the_tenure_before_has_begun_counts(
+    node: Node, loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the log says that a partition is in the transaction, and the coordinator does not."""
+    partitions, transactions = node.services.partitions, TopicPartition(TRANSACTIONS_TOPIC, 0)
+    async with await connect(node) as connection:
+        producer = TransactionalProducer(connection, "x")
+        await producer.start()
+        me, epoch = partitions.node_id, partitions.get(transactions).leader_epoch
+        partitions.set_state(transactions, PartitionState((me,), (me,), me, epoch))
+        writes = Writes(monkeypatch, TRANSACTIONS_TOPIC)
+        adding = asyncio.create_task(producer.add(T0))
+        await until(lambda: writes.has_begun)
+        partitions.set_state(transactions, PartitionState((me,), (me,), NO_LEADER, epoch))
+        node.services.transactions._tick()
+        partitions.set_state(transactions, PartitionState((me,), (me,), me, epoch))
+        node.services.transactions._led_anew()
+        describing = asyncio.create_task(node.services.transactions.describe("x"))
+        await writes.go_on_before(describing)
+        assert await adding == {T0: ErrorCode.NOT_COORDINATOR}
+        assert (await describing).state == "Ongoing"
+
+
+# --- the end --------------------------------------------------------------------------------------
 
 
 async def test_the_broker_stops_while_a_shard_loads(node: Node, loads: Loads) -> None:
