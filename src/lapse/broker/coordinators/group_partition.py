@@ -461,7 +461,8 @@ class Shard:
     def expire(self) -> None:
         """Remove offsets past their retention, and groups that have neither members nor offsets.
 
-        By the time that the broker believes: none are removed because a clock jumped.
+        By the time that the broker believes: none are removed because a clock jumped. Each group
+        is looked at once more by the step that appends, between which and its look no commit comes.
         """
         past_ms = self._partitions.past_ms(self._settings.offsets.retention_ms)
         if past_ms is None:
@@ -470,14 +471,34 @@ class Shard:
         for group_id in self.consumers.groups:
             self._begin(self._expire_consumers(group_id, now_ms))
         for group_id in {*self.offsets.groups(), *self.groups} - self.consumers.groups.keys():
-            group = self.groups.get(group_id)
-            rule = ExpiryRule() if group is None else group.expiry_rule()
-            expiry = self.offsets.expire(group_id, rule, now_ms)
-            if group is not None and expiry.is_group_unused and group.state is State.EMPTY:
-                _, effects = group.delete(self._clock.now_ms())
-                self._begin(self._remove(group, effects, expiry.entries))
-            elif expiry.entries:
-                self._begin(self._append(expiry.entries))
+            expiry = self._expired_of_classic(group_id, now_ms)
+            if expiry.entries or expiry.is_group_unused:
+                self._begin(self._expire_classic(group_id, now_ms))
+
+    def _expired(self, group_id: str, rule: ExpiryRule | None, now_ms: int) -> Expiry:
+        """What of a group may go, but for what is being committed: that takes its place, and stays.
+
+        Its tombstone would come behind it in the log.
+        """
+        expiry = self.offsets.expire(group_id, rule, now_ms)
+        entries = tuple(entry for entry in expiry.entries if entry.key not in self._queued)
+        is_unused = expiry.is_group_unused and all(key.group != group_id for key in self._queued)
+        return Expiry(entries, is_unused)
+
+    def _expired_of_classic(self, group_id: str, now_ms: int) -> Expiry:
+        """The same of a classic group, or of offsets that no group has."""
+        group = self.groups.get(group_id)
+        rule = ExpiryRule() if group is None else group.expiry_rule()
+        return self._expired(group_id, rule, now_ms)
+
+    async def _expire_classic(self, group_id: str, now_ms: int) -> ErrorCode:
+        if self.consumers.holds(group_id):
+            return ErrorCode.NONE  # one of KIP-848 by now, or soon
+        group, expiry = self.groups.get(group_id), self._expired_of_classic(group_id, now_ms)
+        if group is None or group.state is not State.EMPTY or not expiry.is_group_unused:
+            return await self._append(expiry.entries)
+        _, effects = group.delete(self._clock.now_ms())
+        return await self._remove(group, effects, expiry.entries)
 
     async def _expire_consumers(self, group_id: str, now_ms: int) -> ErrorCode:
         """The same for a group of KIP-848: offsets of topics without a subscriber expire."""
@@ -485,8 +506,7 @@ class Shard:
         def expired() -> Expiry:
             group = self.consumers.groups.get(group_id)
             subscribed = frozenset[str]() if group is None else group.state.subscribed()
-            rule = ExpiryRule(subscribed=subscribed)
-            return self.offsets.expire(group_id, rule, now_ms)
+            return self._expired(group_id, ExpiryRule(subscribed=subscribed), now_ms)
 
         def all_of_it() -> Sequence[Entry] | None:
             expiry = expired()

@@ -448,6 +448,32 @@ async def test_offsets_expire_unless_a_member_reads_them(tmp_path: Path) -> None
         assert left(node) == set()
 
 
+async def test_a_commit_that_is_on_its_way_holds_its_offset_and_the_group(tmp_path: Path) -> None:
+    """Of an administrator: there is no member any more."""
+    clock = ManualClock()
+    async with running_node(tmp_path / "data", SETTINGS, clock=clock) as node:
+        await create(node, "t")
+        shard = await shard_of(node)
+        await join(node, "a")
+        assert await commit(node, {T0: 5, T1: 5}, Commit("a", 2)) == {E.NONE}
+        await beat(node, Beat("a", -1))
+        clock.advance(60_000)
+        now_ms = clock.now_ms()
+
+        def noticed() -> bool:
+            clock.advance(20)  # the interval between the broker's looks goes by
+            return (node.services.partitions.past_ms(0) or 0) >= now_ms
+
+        await until(noticed)
+        committing = asyncio.create_task(commit(node, {T0: 77}, Commit()))
+        await asyncio.sleep(0)
+        shard.expire()
+        assert await committing == {E.NONE}
+        await until(lambda: not shard._tasks)
+        assert {tp: found.offset for tp, found in shard.offsets.fetch(G).items()} == {T0: 77}
+        assert G in shard.consumers.groups
+
+
 # --- offsets --------------------------------------------------------------------------------------
 
 

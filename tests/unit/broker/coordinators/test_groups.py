@@ -413,6 +413,31 @@ async def test_offsets_expire_and_then_their_group(tmp_path: Path) -> None:
         assert (list(removed(node, 0)), list(removed(node, 1))) == ([G, G], [OTHER])
 
 
+@pytest.mark.parametrize("is_queued", [True, False], ids=["before the look", "after it"])
+@pytest.mark.parametrize("tp", [T0, T1], ids=["the same partition", "another one"])
+async def test_a_commit_that_is_on_its_way_holds_its_offset_and_the_group(
+    tmp_path: Path, tp: TopicPartition, is_queued: bool
+) -> None:
+    """Its tombstone would come behind it in the log: it was acknowledged, and gone."""
+    clock = ManualClock()
+    async with running_node(tmp_path / "data", SETTINGS, clock=clock) as node:
+        await create(node, "t")
+        member = await member_of(node, G, clock=clock)
+        assert await commit(node, G, {T0: 5}, Commit(member.member_id, member.generation)) == {NONE}
+        await leave(node, G, member)
+        shard = await groups_of(node).shard_of(G)
+        clock.advance(RETENTION_MS)
+        await noticed(node, clock)
+        committing = asyncio.create_task(commit(node, G, {tp: 77}))
+        if is_queued:
+            await asyncio.sleep(0)
+        shard.expire()
+        assert await committing == {NONE}
+        await until(lambda: not shard._tasks)
+        assert await fetched(node, G) == {tp: 77}
+        assert G in shard.groups
+
+
 async def test_what_members_read_does_not_expire(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running_node(tmp_path / "data", SETTINGS, clock=clock) as node:
