@@ -8,12 +8,14 @@ Offsets change in memory only by what was appended, in the order of the log.
 
 A group is in `groups` or in `consumers`, never in both. The code that converts a group holds the
 lock that `consumers` has for its name, so that other requests wait meanwhile (`ask`); a classic
-group that is being converted is not ticked, unless the conversion fails.
+group that is being converted is not ticked, unless the conversion fails. One that failed may be in
+the log all the same: what is loaded is the kind that was written last (`records.groups`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -69,8 +71,11 @@ from lapse.coordination.offsets.store import (
     OffsetStore,
 )
 from lapse.coordination.records.entries import NO_VERSION, Entry, Marker, Write, encode_entry, fold
+from lapse.coordination.records.groups import settling
 from lapse.coordination.records.offsets import GROUP_METADATA, TYPES, GroupMetadataKey
 from lapse.log.markers import EndMarker
+
+logger = logging.getLogger(__name__)
 
 _METHODS: Mapping[type[Request], Callable[[ClassicGroup, Any, int], Effects]] = {
     Join: ClassicGroup.join,
@@ -145,12 +150,25 @@ class Shard:
         events = await self._log.load(TYPES)
         for event in events:
             self.offsets.apply(event)
+        for batch in settling(events):
+            events += self._settle_kind(batch)
         now_ms, folded = self._clock.now_ms(), fold(events)
         self.consumers.load(folded)
         for key, value in folded.of(GROUP_METADATA).items():
             group = ClassicGroup.load(key.group, value, self._settings.groups, new_id, now_ms)
             self.groups[key.group] = group
             self._carry_out(group, group.tick(now_ms))
+
+    def _settle_kind(self, batch: Sequence[Entry]) -> list[Write]:
+        """Write a group anew that the log has as both kinds; what its last entries are then.
+
+        Now, so that it is in the log before anything that comes next of the group. If it fails, the
+        next load does the same.
+        """
+        logger.warning("group %s is of both kinds in the log", batch[0].key.group)
+        records = [encode_entry(e.type, e.key, e.value, e.version) for e in batch]
+        self._log.append(records, lambda *_: None)
+        return [Write(self._log.end_offset, entry) for entry in batch]
 
     # --- members --------------------------------------------------------------------------------
 

@@ -6,13 +6,22 @@ are those Kafka gives a group it has just loaded: a rebalance that was under way
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.coordination.records import consumer_groups as kip848
-from lapse.coordination.records.entries import EntryType, Folded, Marker, Slot, Write, fold
+from lapse.coordination.records.entries import (
+    NO_VERSION,
+    Entry,
+    EntryType,
+    Folded,
+    Marker,
+    Slot,
+    Write,
+    fold,
+)
 from lapse.coordination.records.offsets import (
     GROUP_METADATA,
     OFFSET_COMMIT,
@@ -33,6 +42,11 @@ from lapse.wire.errors import MalformedMessage
 CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
 
 Offsets = Mapping[TopicPartition, OffsetCommitValue]
+
+# Types of entries that make a group, in the order in which one is written: members before what
+# they hold.
+_ORDER = {kind.id: n for n, kind in enumerate((GROUP_METADATA, *kip848.TYPES))}
+_LAST = 2**63 - 1  # an offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +95,10 @@ class Group:
 
 def fold_groups(events: Iterable[Write | Marker]) -> Mapping[str, Group]:
     """All groups of one partition of the topic, by id, sorted."""
-    return groups_of(fold(events))
+    known = list(events)
+    for batch in settling(known):
+        known += [Write(_LAST, entry) for entry in batch]
+    return groups_of(fold(known))
 
 
 def groups_of(folded: Folded) -> Mapping[str, Group]:
@@ -130,6 +147,67 @@ def _with_offsets(
         offsets=dict(sorted(offsets.get(group.group_id, {}).items())),
         pending=dict(sorted(pending.get(group.group_id, {}).items())),
     )
+
+
+# --- groups of both kinds ---------------------------------------------------------------------
+
+
+def settling(events: Sequence[Write | Marker]) -> list[Sequence[Entry]]:
+    """Batches that make each group which these leave as both kinds one of that written last.
+
+    A group that is converted is of the other kind once that is appended and enough replicas have
+    it. Where they have it too late it is in the log, and the group goes on as it was.
+
+    Such a group is written anew behind a tombstone of a classic one: a Kafka that reads it takes
+    away all that it knows of the group, of either kind, and else refuses what is of the other one.
+    """
+    last: dict[str, dict[str, int]] = {CLASSIC: {}, CONSUMER: {}}
+    alive: set[str] = set()
+    for event in events:
+        if not isinstance(event, Write) or event.entry.type.id not in _ORDER:
+            continue
+        kind, group_id = event.entry.type, _group_id(event.entry)
+        exists = event.entry.value is not None
+        if exists:
+            last[CLASSIC if kind == GROUP_METADATA else CONSUMER][group_id] = event.offset
+        elif kind == GROUP_METADATA:
+            last[CLASSIC].pop(group_id, None)
+        if kind == kip848.METADATA:
+            (alive.add if exists else alive.discard)(group_id)
+    both = sorted(alive & last[CLASSIC].keys())
+    is_classic = {g: last[CLASSIC][g] > last[CONSUMER][g] for g in both}
+    return [_anew(known, is_classic=is_classic[g]) for g, known in _entries(events, both).items()]
+
+
+def _anew(known: Sequence[Entry], *, is_classic: bool) -> Sequence[Entry]:
+    """Of what is known of a group of both kinds; the classic entry is the first."""
+    classic, *others = known
+    gone = [replace(entry, value=None, version=NO_VERSION) for entry in known]
+    return [*gone, classic] if is_classic else [gone[0], *others]
+
+
+def _entries(
+    events: Iterable[Write | Marker], group_ids: Sequence[str]
+) -> dict[str, Sequence[Entry]]:
+    """What has a value of each of these groups, in the order in which a reader needs it."""
+    if not group_ids:
+        return {}
+    latest: dict[str, dict[Slot, Entry]] = {group_id: {} for group_id in group_ids}
+    for event in events:
+        if isinstance(event, Write) and event.entry.type.id in _ORDER:
+            entry = event.entry
+            latest.get(_group_id(entry), {})[entry.type.id, entry.key] = entry
+    return {
+        group_id: sorted(
+            (entry for entry in entries.values() if entry.value is not None),
+            key=lambda entry: _ORDER[entry.type.id],
+        )
+        for group_id, entries in latest.items()
+    }
+
+
+def _group_id(entry: Entry) -> str:
+    return str(entry.key.group if entry.type == GROUP_METADATA else entry.key.group_id)
 
 
 # --- classic groups ---------------------------------------------------------------------------

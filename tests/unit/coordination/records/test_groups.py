@@ -16,8 +16,9 @@ from lapse.coordination.records.entries import (
     Write,
     decode_entry,
     encode_entry,
+    fold,
 )
-from lapse.coordination.records.groups import Group, Member, fold_groups
+from lapse.coordination.records.groups import Group, Member, fold_groups, settling
 from lapse.coordination.records.offsets import (
     GROUP_METADATA,
     OFFSET_COMMIT,
@@ -101,6 +102,48 @@ def modern(
         (kip848.TARGET_METADATA, group, target),
         (kip848.CURRENT_MEMBER, member, held if member_epoch is not None else None),
     ]
+
+
+def kinds_left(events: list[Write | Marker]) -> set[str]:
+    folded = fold(events)
+    return {kind.name for kind in TYPES.values() if folded.of(kind)}
+
+
+def test_a_group_of_both_kinds_is_of_the_one_that_was_written_last() -> None:
+    """And is written anew, so that another reader, a Kafka for one, has no other either."""
+    old, new = classic(b""), modern(7, 7, 7)
+    for later, expected, kinds in (
+        ([*new, old], "classic", {"GROUP_METADATA"}),
+        ([old, *new], "consumer", {kind.name for kind, _, _ in new}),
+        # Not the group's own entry, but one of a member: it was there last.
+        ([new[0], old, *new[1:]], "consumer", {kind.name for kind, _, _ in new}),
+    ):
+        events = log(*later, commit("g", 0, 5))
+        found = fold_groups(events)["g"]
+        assert (found.kind, len(found.members), len(found.offsets)) == (expected, 1, 1)
+        [batch] = settling(events)
+        first = batch[0]
+        assert (first.type, first.value) == (GROUP_METADATA, None), "Kafka takes all away at it"
+        settled = [*events, *(Write(99, entry) for entry in batch)]
+        assert kinds_left(settled) == {*kinds, "OFFSET_COMMIT"}
+        assert fold_groups(settled)["g"] == found
+        assert settling(settled) == []
+
+
+def test_a_group_that_was_converted_needs_nothing() -> None:
+    old, new = classic(b""), modern(7, 7, 7)
+    gone = [(kind, key, None) for kind, key, _ in new]
+    upgrade = log(old, (*old[:2], None), *new)
+    downgrade = log(*new, *gone, old)
+    left_over = log(*new, *gone, old, new[3])  # what a member held, of no group
+    assert [settling(events) for events in (upgrade, downgrade, left_over, log(*gone))] == [[]] * 4
+
+
+def test_what_is_written_anew_keeps_its_version() -> None:
+    key, value = GroupMetadataKey(group="g"), classic(b"")[2]
+    record = Write(9, decode_entry(TYPES, *encode_entry(GROUP_METADATA, key, value, 4)))
+    [batch] = settling([*log(*modern(7, 7, 7)), record])
+    assert batch[-1] == record.entry
 
 
 def test_a_group_that_only_commits_is_an_empty_classic_one() -> None:
