@@ -8,8 +8,8 @@ request. Each is reported back, also when it failed, as the machine is promised.
 A *tenure* is the time for which this broker leads a partition of the topic, in one epoch. All such
 partitions are loaded when it begins, and not at the first request: a commit or abort decided before
 a crash must be finished, and a transaction that its producer does not end must time out, or
-read_committed consumers would wait for ever. A tenure ends when its log goes offline, another
-broker is elected, or the topic is deleted.
+read_committed consumers would wait for ever. For the same reason a load that failed is tried again.
+A tenure ends when its log goes offline, another broker is elected, or the topic is deleted.
 
 Markers carry the tenure's coordinator epoch: in a cluster the leader epoch of its partition, else
 one above all that the logs of this broker remember, so no log refuses it, also where another wrote
@@ -75,6 +75,9 @@ from lapse.metadata.partition_states import NO_LEADER
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
+# A load that failed is tried again after so long, and each time after twice as long.
+LOAD_AGAIN_SECONDS = 1.0
+LOAD_AGAIN_SECONDS_MAX = 60.0
 
 Act = Callable[[Hashable, int], list[Effect]]
 Errors = Mapping[TopicPartition, ErrorCode]
@@ -173,6 +176,7 @@ class Transactions:
         self._allocating: asyncio.Task[None] | None = None
         self._epochs: asyncio.Task[Iterator[int]] | None = None
         self._ticking: asyncio.Task[None] | None = None
+        self._again_s, self._again_at = LOAD_AGAIN_SECONDS, 0.0
         topics.when_deleted.append(self._topic_deleted)
         parts.replicas.when_led.append(self._led_anew)
 
@@ -418,9 +422,8 @@ class Transactions:
     async def _holds(self, number: int) -> bool:
         """Whether the partition is led here, and then its tenure has begun."""
         epochs, partition = await self._coordinator_epochs(), TopicPartition(TOPIC, number)
-        try:
-            led = self._parts.partitions.led(partition)
-        except KafkaError:
+        led = self._led(number)
+        if led is None:
             self._leave(number)
             return False
         tenure = self._tenures.get(number)
@@ -450,8 +453,9 @@ class Transactions:
             if not self._is_present(number, state):
                 return
             effects = self._machine.load(number, epoch, values, self._now_ms())
-        except LapseError as e:
-            logger.error("%s-%d cannot be loaded: %s", TOPIC, number, e)  # noqa: TRY400
+        except Exception as e:
+            ours = None if isinstance(e, LapseError) else e
+            logger.error("%s-%d cannot be loaded: %s", TOPIC, number, e, exc_info=ours)  # noqa: TRY400
             if self._is_present(number, state):
                 self._leave(number)
             raise
@@ -495,8 +499,7 @@ class Transactions:
     # --- time -----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Load everything, then tick for ever."""
-        await self._load_all()
+        """Tick for ever; the first one has everything loaded."""
         while True:
             try:
                 self._tick()
@@ -515,16 +518,30 @@ class Transactions:
 
     def _tick(self) -> None:
         for number, tenure in list(self._tenures.items()):
-            if not self._is_led(tenure.led):
+            if self._led(number) != tenure.led:
                 self._leave(number)
+        now = self._parts.clock.monotonic()
+        if now >= self._again_at:
+            self._load_missing()
+            self._again_at = now + self._again_s
         unused_since_ms = self._parts.partitions.past_ms(self._machine.settings.id_expiration_ms)
         self._carry_out(self._machine.tick(self._now_ms(), unused_since_ms))
 
-    def _is_led(self, led: Led) -> bool:
+    def _load_missing(self) -> None:
+        """Load what is led here and has no tenure, since its load failed; less and less often."""
+        numbers = range(self._partitions)
+        if all(n in self._tenures or self._led(n) is None for n in numbers):
+            self._again_s = LOAD_AGAIN_SECONDS
+        else:
+            self._again_s = min(2 * self._again_s, LOAD_AGAIN_SECONDS_MAX)
+            self._begin(self._load_all())
+
+    def _led(self, number: int) -> Led | None:
+        """The log of a partition of the topic; None where this broker does not lead it."""
         try:
-            return self._parts.partitions.led(led.log.partition) == led
+            return self._parts.partitions.led(TopicPartition(TOPIC, number))
         except KafkaError:
-            return False
+            return None
 
     # --- the end --------------------------------------------------------------------------------
 

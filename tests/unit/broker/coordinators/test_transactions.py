@@ -14,6 +14,7 @@ import pytest
 
 from lapse.base.errors import ErrorCode, StorageError
 from lapse.base.ids import TopicPartition
+from lapse.broker.coordinators.coordinator_log import StateLog
 from lapse.broker.coordinators.transactions import without_fenced
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
@@ -21,8 +22,9 @@ from lapse.client.connection import BrokerConnection
 from lapse.coordination.partitioning import partition_for
 from lapse.coordination.records.transactions import TOPIC
 from lapse.coordination.transactions.views import TransactionFilter
+from lapse.log.partition_log import PartitionLog
 from lapse.testing.clock import ManualClock
-from tests.support.broker.failing import FailingFs
+from tests.support.broker.failing import FailingFs, unreadable
 from tests.support.broker.running import connect, create, running_node
 from tests.support.broker.transaction_requests import TransactionalProducer, committed_offset
 
@@ -395,6 +397,74 @@ async def test_a_partition_that_cannot_be_read(tmp_path: Path) -> None:
             opened, next(n for n in "abc" if partition_for(n, 2) != number)
         )
         assert await other.init() == OK  # the other partition is fine
+
+
+def log_of_x(node: Node) -> PartitionLog:
+    return node.services.partitions.get(TopicPartition(TOPIC, partition_for("x", 2)))
+
+
+async def load_anew(node: Node) -> None:
+    transactions = node.services.transactions
+    transactions._leave(partition_for("x", 2))
+    await transactions._load_all()
+
+
+async def test_a_load_that_failed_is_tried_again_though_nobody_asks(
+    node: Node, producer: TransactionalProducer, clock: ManualClock
+) -> None:
+    """The producer is gone: its transaction would be open, and its readers wait, for ever."""
+    await producer.add(ONE)
+    await producer.send(ONE, b"a")
+    with unreadable(log_of_x(node)):
+        await load_anew(node)
+        assert states(node) == {}
+
+    def is_aborted() -> bool:
+        clock.advance(1_000)
+        return states(node) == {"x": "CompleteAbort"}
+
+    await until(is_aborted)
+    assert stable(node)
+
+
+async def test_a_load_that_ends_by_an_error_of_ours_is_tried_again(
+    node: Node, producer: TransactionalProducer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await producer.add(ONE)
+
+    async def fails(*_: Any) -> Any:
+        raise ValueError("of ours")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(StateLog, "load", fails)
+        await load_anew(node)
+        assert states(node) == {}
+
+    def is_there() -> bool:
+        clock.advance(1_000)
+        return "x" in states(node)
+
+    await until(is_there)
+
+
+async def test_a_load_that_fails_is_not_tried_all_the_time(
+    node: Node,
+    producer: TransactionalProducer,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It reads all of the log, up to where it cannot."""
+    transactions = node.services.transactions
+    await producer.add(ONE)
+    with unreadable(log_of_x(node)):
+        await load_anew(node)
+        for _ in range(100):
+            clock.advance(1_000)
+            transactions._tick()
+            while others := transactions._tasks - {transactions._ticking}:
+                await asyncio.wait(others)
+        told = [r for r in caplog.records if "cannot be loaded" in r.getMessage()]
+        assert 3 <= len(told) <= 9
 
 
 async def test_every_life_has_a_higher_epoch(tmp_path: Path) -> None:
