@@ -154,6 +154,9 @@ class BucketTable:
     def announce(self, state: ExportState) -> None:
         """The log's commit says it."""
 
+    def refused(self, log: TableLog) -> None:
+        """Nothing was announced."""
+
     def show(self, names: Sequence[str]) -> None:
         """They are where they shall be."""
 

@@ -307,7 +307,11 @@ def _put_in_place(
         if is_new or change.note:
             table.show(change.added)
             table.announce(left)
-            commit(versions, change)
+            try:
+                commit(versions, change)
+            except ConfigError:
+                table.refused(versions)
+                raise
             assert is_there(left.log_version, versions.newest_version())
         versions.settle()
     table.commit(left)

@@ -7,7 +7,8 @@ the state file is replaced, the table is as it was; after it, the next run, or `
 it. Who reads while files change hands may see rows of both; Delta's readers do not.
 
 With a log of versions (`table_log`) the commit is its own: the state waits beside the old one until
-that version is there.
+that version is there. A version of that number may be somebody else's: files have their run in
+their names, so it is the run's own where it names the run's files, and no others.
 """
 
 from __future__ import annotations
@@ -74,19 +75,16 @@ class Table:
 
         `log`: the table's, None without one. Raises CorruptData, StorageError.
         """
-        newest = None if log is None else log.newest_version()
         pending = self._read(PENDING)
         if pending is not None:
-            if is_there(pending.log_version, newest):
+            if log is not None and _is_made(pending, log):
                 self._write(STATE, pending)
             self.fs.unlink(self.folder / PENDING)
         return self._read(STATE)
 
     def is_changed(self, state: ExportState | None, log: TableLog) -> bool:
         """Whether somebody else has changed which files count since the run that left the state."""
-        ours = set() if state is None else names_of(state.partitions)
-        known = None if state is None else state.log_version
-        return log.newest_version() != known and log.files() != ours
+        return log.files() != (set() if state is None else names_of(state.partitions))
 
     def note_of(self, _: ExportState) -> str:
         """The state is in the folder; the table's log need not have it."""
@@ -158,6 +156,13 @@ class Table:
         """They will, once the table's log has the version that the state names."""
         self._write(PENDING, state)
 
+    def refused(self, log: TableLog) -> None:
+        """The commit of what was announced was; the log has the last word on whose version it has.
+
+        Raises as `state`.
+        """
+        self.state(log)
+
     def show(self, names: Sequence[str]) -> None:
         """Give files their names; those that have them are left alone."""
         for name in names:
@@ -166,9 +171,12 @@ class Table:
             if hidden.exists():
                 self.fs.rename(hidden, path)
 
-    def settle(self, state: ExportState, _: TableLog | None = None) -> int:
-        """Show what counts, unlink what does not; returns how many files went."""
-        counted = names_of(state.partitions)
+    def settle(self, state: ExportState, log: TableLog | None = None) -> int:
+        """Show what counts, unlink what does not; returns how many files went.
+
+        Files of a version that somebody else made since count, too.
+        """
+        counted = names_of(state.partitions) | (set() if log is None else log.files())
         self.show(sorted(counted))
         gone = 0
         for folder in sorted(self.folder.glob("partition=*")):
@@ -217,6 +225,12 @@ def _decoded(data: bytes) -> ExportState:
     was = from_json(data, _First).delta_version
     format_ = Format.PARQUET if was is None else Format.DELTA
     return replace(state, format=format_, log_version=was, version=2)
+
+
+def _is_made(pending: ExportState, log: TableLog) -> bool:
+    """Whether the version that a run announced is there, and is not somebody else's."""
+    is_so_far = is_there(pending.log_version, log.newest_version())
+    return is_so_far and log.files() == names_of(pending.partitions)
 
 
 def is_there(wanted: int | None, newest: int | None) -> bool:

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from lapse.base.errors import ConfigError
+from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import Fs, RealFs
 from lapse.spark.export.decide import Format, Kind, LogNow
+from lapse.spark.export.delta import DeltaLog
 from lapse.spark.export.partition import Written
 from lapse.spark.export.run import Done, ExportOptions, Started, begin, end
-from lapse.spark.export.table import Table, attempt_folder
+from lapse.spark.export.table import PENDING, Table, attempt_folder
+from lapse.spark.export.table_log import Change, TableLog, commit
 from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.support.spark.tables import READERS, TOPIC, VERSIONED, append_as_a_stranger, file_of
@@ -99,6 +101,108 @@ def test_what_somebody_else_changes_meanwhile_is_refused(tmp_path: Path, how: Fo
     with pytest.raises(ConfigError, match="somebody else changed the table meanwhile"):
         ended(folder, how, started, b"two", RealFs())
     assert keys(folder, how) == [b"one", b"one"]
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("how", VERSIONED)
+def test_a_version_of_somebody_elses_is_not_the_one_a_run_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Format, is_refused: bool
+) -> None:
+    """A run that dies, or is refused, before its commit; its number is somebody else's."""
+    folder = tmp_path / "t"
+    run(folder, how, 5, b"one")
+    started = begun(folder, how, 9, RealFs())
+
+    def overtaken(log: TableLog, change: Change) -> None:
+        append_as_a_stranger(folder, how)
+        if not is_refused:
+            raise Crashed
+        commit(log, change)
+
+    monkeypatch.setattr("lapse.spark.export.run.commit", overtaken)
+    with pytest.raises(ConfigError if is_refused else Crashed):
+        ended(folder, how, started, b"two", RealFs())
+    monkeypatch.undo()
+    assert (folder / PENDING).exists() is not is_refused
+    with pytest.raises(ConfigError, match="somebody else has changed the table: version"):
+        run(folder, how, 9, b"two")
+    assert keys(folder, how) == [b"one", b"one"]
+
+
+def test_a_commit_that_was_made_and_failed_afterwards_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a timeout, say: what is refused then is ours, and the next run goes on."""
+    folder, how = tmp_path / "t", Format.DELTA
+    run(folder, how, 5, b"one")
+    started, made = begun(folder, how, 9, RealFs()), DeltaLog.commit
+
+    def late(log: DeltaLog, change: Change) -> None:
+        made(log, change)
+        raise StorageError("no answer")
+
+    monkeypatch.setattr(DeltaLog, "commit", late)
+    with pytest.raises(ConfigError, match="somebody else changed the table meanwhile"):
+        ended(folder, how, started, b"two", RealFs())
+    monkeypatch.undo()
+    assert begun(folder, how, 9, RealFs()).run.steps[0].start == 9
+    assert keys(folder, how) == [b"two"]
+
+
+def test_what_somebody_else_deletes_stays_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the version that a run had announced, which died."""
+    folder, how = tmp_path / "t", Format.DELTA
+    run(folder, how, 5, b"erased")
+    started = begun(folder, how, 9, RealFs())
+    monkeypatch.setattr("lapse.spark.export.run.commit", dies)
+    with pytest.raises(Crashed):
+        ended(folder, how, started, b"two", RealFs())
+    monkeypatch.undo()
+    DeltaTable(str(folder)).delete("offset = 0")
+    with pytest.raises(ConfigError, match="somebody else has changed the table: version"):
+        run(folder, how, 9, b"two")
+    assert keys(folder, how) == []
+
+
+def test_a_run_that_died_before_a_version_that_changes_no_file_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, how = tmp_path / "t", Format.DELTA
+    run(folder, how, 5, b"one")
+    started = begun(folder, how, 9, RealFs())
+    monkeypatch.setattr("lapse.spark.export.run.commit", dies)
+    with pytest.raises(Crashed):
+        ended(folder, how, started, b"two", RealFs())
+    monkeypatch.undo()
+    DeltaTable(str(folder)).alter.set_table_properties({"delta.appendOnly": "false"})
+    again = begun(folder, how, 9, RealFs())
+    assert again.run.steps[0].start == 5
+    assert keys(folder, how) == [b"one"]
+    ended(folder, how, again, b"two", RealFs())
+    assert keys(folder, how) == [b"two"]
+
+
+def test_files_of_somebody_elses_version_right_after_a_run_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They lie where the run looks for what does not count."""
+    folder, how = tmp_path / "t", Format.DELTA
+    run(folder, how, 5, b"one")
+    started = begun(folder, how, 9, RealFs())
+
+    def overtaken(log: TableLog, change: Change) -> None:
+        commit(log, change)
+        append_as_a_stranger(folder, how)
+
+    monkeypatch.setattr("lapse.spark.export.run.commit", overtaken)
+    ended(folder, how, started, b"two", RealFs())
+    assert keys(folder, how) == [b"two", b"two"]
+
+
+def dies(_log: TableLog, _change: Change) -> None:
+    raise Crashed
 
 
 def test_a_version_that_changes_no_file_is_no_trouble(tmp_path: Path) -> None:

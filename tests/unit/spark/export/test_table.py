@@ -36,13 +36,16 @@ def state_of(brought: dict[int, tuple[str, ...]], version: int | None = None) ->
 
 
 class Versions:
-    """A log whose newest version is this one."""
+    """A log whose newest version is this one, of these files."""
 
-    def __init__(self, newest: int | None) -> None:
-        self._newest = newest
+    def __init__(self, newest: int | None, files: set[str]) -> None:
+        self._newest, self._files = newest, files
 
     def newest_version(self) -> int | None:
         return self._newest
+
+    def files(self) -> set[str]:
+        return self._files
 
 
 def shown(folder: Path) -> set[bytes]:
@@ -120,13 +123,14 @@ def test_delta_counts_once_its_version_is_there(tmp_path: Path) -> None:
     folder.mkdir()
     table = Table(folder, RealFs())
     table.commit(state_of({}, BEFORE_FIRST))
-    for newest, counts in ((None, False), (0, True)):
+    for newest, is_ours, counts in ((None, False, False), (0, False, False), (0, True, True)):
         table.begin("one")
         attempt = attempt_of(folder, "one")
         new = state_of(table.bring("one", written(attempt, {0: b"a"})), 0)
         table.show(sorted(names_of(new.partitions)))
         table.announce(new)
-        state = table.state(cast("TableLog", Versions(newest)))
+        files = names_of(new.partitions) if is_ours else {"partition=0/somebody-elses.parquet"}
+        state = table.state(cast("TableLog", Versions(newest, files)))
         assert state == (new if counts else state_of({}, BEFORE_FIRST))
         table.settle(state)
         assert shown(folder) == ({b"a"} if counts else set())
