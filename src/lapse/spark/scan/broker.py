@@ -32,6 +32,7 @@ from lapse.spark.scan.options import SourceOptions
 from lapse.spark.scan.plan import BrokerSlice, Extent, Pruning, Split, named, offset_in
 
 T = TypeVar("T")
+Ranges = Mapping[TopicPartition, tuple[int, int]]  # from an offset until another one
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_MAX_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _AHEAD = 2  # answers that wait to be looked at
@@ -48,11 +49,12 @@ _GONE = {
 # --- in the driver --------------------------------------------------------------------------------
 
 
-def plan(options: SourceOptions, pruning: Pruning) -> list[Split]:
+def plan(options: SourceOptions, pruning: Pruning, whole: Ranges | None = None) -> list[Split]:
     """What to read: small partitions share a task, and `minPartitions` is kept if offsets allow.
 
-    Raises ConfigError where something named is not there, DataLost where offsets are not,
-    KafkaError and ConnectionLost.
+    `whole`: tasks share that, and read what is left of their part, which may be nothing. Raises
+    ConfigError where something named is not there, DataLost where offsets are not, KafkaError and
+    ConnectionLost.
     """
 
     async def ask(consumer: Consumer) -> list[Split]:
@@ -72,7 +74,9 @@ def plan(options: SourceOptions, pruning: Pruning) -> list[Split]:
             p: (max(begin[p], pruning.offset_from), min(until[p], pruning.offset_until))
             for p in sorted(extents)
         }
-        return list(_packed(_cut(options, ranges), _packed_max(options, ranges)))
+        shared = ranges if whole is None else dict(sorted(whole.items()))
+        splits = _packed(_cut(options, shared), _packed_max(options, shared))
+        return [_within(split, ranges) for split in splits]
 
     return _with_consumer(options, ask)
 
@@ -158,7 +162,7 @@ def _in_connections(options: SourceOptions, use: Callable[[Cluster], Awaitable[T
         asking.cancel()  # where somebody broke it off: it would go on in the loop's thread
 
 
-def _packed_max(options: SourceOptions, ranges: Mapping[TopicPartition, tuple[int, int]]) -> int:
+def _packed_max(options: SourceOptions, ranges: Ranges) -> int:
     """Offsets of small slices that share a task: no more than leave `minPartitions` tasks."""
     total = sum(max(until - begin, 0) for begin, until in ranges.values())
     wanted = options.partitions_min
@@ -181,9 +185,18 @@ def _packed(slices: Iterable[BrokerSlice], offsets_max: int) -> Iterator[Split]:
         yield Split(held)
 
 
-def _cut(
-    options: SourceOptions, ranges: Mapping[TopicPartition, tuple[int, int]]
-) -> Iterator[BrokerSlice]:
+def _within(split: Split, ranges: Ranges) -> Split:
+    """What lies in the ranges of what a task has."""
+    kept = []
+    for one in split.slices:
+        first, end = ranges.get(one.partition, (0, 0))
+        begin, until = max(one.offset_from, first), min(one.offset_until, end)
+        if begin < until:
+            kept.append(replace(one, offset_from=begin, offset_until=until))
+    return Split(kept)
+
+
+def _cut(options: SourceOptions, ranges: Ranges) -> Iterator[BrokerSlice]:
     """As Spark's Kafka source does it: a partition's share of tasks is its share of offsets."""
     sizes = {p: until - begin for p, (begin, until) in ranges.items() if until > begin}
     total = sum(sizes.values())

@@ -11,6 +11,7 @@ from lapse.base.clock import SystemClock
 from lapse.base.ids import TopicPartition
 from lapse.spark.scan import broker, byte_limit, byte_looks
 from lapse.spark.scan import plan as files
+from lapse.spark.scan.broker import Ranges
 from lapse.spark.scan.byte_limit import Offsets
 from lapse.spark.scan.options import SourceOptions
 from lapse.spark.scan.plan import Extent, Pruning, Split
@@ -21,6 +22,17 @@ def plan(options: SourceOptions, pruning: Pruning) -> list[Split]:
     if options.bootstrap:
         return broker.plan(options, pruning)
     return files.plan(options, pruning, SystemClock())
+
+
+def plan_batch(options: SourceOptions, ranges: Ranges) -> list[Split]:
+    """What a stream's batch of these offsets reads, in tasks.
+
+    From brokers a task's part follows from the ranges and the options alone, whatever is left of
+    it by now; by a path also from the files that there are.
+    """
+    if options.bootstrap:
+        return broker.plan(options, Pruning(), ranges)
+    return files.plan(options, Pruning(), SystemClock())
 
 
 def starts(options: SourceOptions) -> dict[TopicPartition, int]:

@@ -12,9 +12,10 @@ restart a query reads on from there, and again what was planned.
 
 One line per source: Spark's Kafka connector and `format("lapse")` write the next offset to read by
 topic and partition. `format("lapse")` adds the topic's id, `{"orders":{"0":400,"topicId":"…"}}`, if
-the broker reports it: offsets of a topic say nothing of a new topic with the same name. Lines of
-other kinds of sources are skipped. "-" and "{}" are sources that have read nothing yet, of an
-unknown topic: then nothing is known of the query.
+the broker reports it: offsets of a topic say nothing of a new topic with the same name; and where
+the batch began in partitions for which the position before it does not say so, `"begins":{"1":7}`.
+Lines of other kinds of sources are skipped. "-" and "{}" are sources that have read nothing yet, of
+an unknown topic: then nothing is known of the query.
 
 `QueryProgress` is the same knowledge from the inside, for the data source. No pyspark here.
 """
@@ -34,7 +35,8 @@ from lapse.lifecycle.decide.consumed import Consumer
 
 OFFSETS, COMMITS = "offsets", "commits"
 NOTHING_READ = frozenset({"-", "{}"})
-TOPIC_ID = "topicId"
+TOPIC_ID, BEGINS = "topicId", "begins"
+BESIDE = frozenset({TOPIC_ID, BEGINS})  # what a topic has in a position beside its partitions
 NOTHING_FINISHED = "has not finished a batch yet"
 # The newest formats that are known (Spark 4.2); a newer one may mean something else.
 _OFFSETS_VERSION_MAX, _COMMITS_VERSION_MAX = 2, 3
@@ -186,7 +188,7 @@ def parse_offsets(found: Mapping[str, Any]) -> dict[TopicPartition, int]:
         if not isinstance(partitions, dict):
             raise ValueError(f"topic {topic!r} has no partitions: {partitions!r}")  # noqa: TRY004
         for number, offset in partitions.items():
-            if number == TOPIC_ID:
+            if number in BESIDE:
                 continue
             if not (number.isascii() and number.isdecimal()):
                 raise ValueError(f"topic {topic!r}: {number!r} is no partition")

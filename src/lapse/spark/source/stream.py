@@ -5,6 +5,9 @@ of which topic where brokers tell its id: what Spark keeps in its checkpoint. On
 checkpoint has no id; then that of the topic that is there now is noted. A batch is the offsets
 between two positions and nothing else, so that one that is repeated after a failure has the same
 records, as far as they are still there: with a sink that is idempotent each record counts once.
+From brokers its tasks have the same parts, too. For that a position also has where its batch began
+in partitions that are new in it, and in all of the first one: these begin where their logs do, and
+when the batch is repeated that may be elsewhere.
 
 The end of a partition is read from its segments or its broker when Spark requests it; with
 `kafka.isolation.level` = `read_committed` the last stable offset. Partitions that come later are
@@ -41,12 +44,12 @@ from lapse.spark.scan import place
 from lapse.spark.scan.bounds import EARLIEST, Bounds
 from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import SourceOptions
-from lapse.spark.scan.plan import Extent, Pruning
+from lapse.spark.scan.plan import Extent
 from lapse.spark.scan.read import read_split
 from lapse.spark.source.delete import Deletion
-from lapse.spark.source.progress import TOPIC_ID, parse_topic_ids
+from lapse.spark.source.progress import BEGINS, BESIDE, TOPIC_ID, parse_topic_ids
 
-Position = dict[str, dict[str, int | str]]
+Position = dict[str, dict[str, Any]]
 Offsets = Mapping[TopicPartition, int]
 TopicIds = Mapping[str, uuid.UUID]
 Extents = Mapping[TopicPartition, Extent]
@@ -60,6 +63,8 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: Extents | None = None
         self._seen: Extents = {}
         self._held: Offsets = {}
+        self._first: Offsets | None = None
+        self._has_parts = bool(options.bootstrap)  # by a path they depend on files, too
         self._clock = SystemClock()
         self._batch_at = -math.inf  # when one had something last, by the monotonic clock
         wish = options.deletion
@@ -71,6 +76,7 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = place.starts(self._options)
         none = Extent(0, 0)
         self._held = {p: at for p, at in begin.items() if at >= before.get(p, none).end_offset}
+        self._first = begin
         position = position_of(begin, ids_of(before))
         if self._deletion is not None:
             self._deletion.begins(position)
@@ -92,6 +98,7 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._deletion.goes_on(start)
         there = self._seen = self._until or place.extents(self._options, lenient=True)
         begin, ids = offsets_of(start), parse_topic_ids(start)
+        is_first = begin == self._first
         anew = self._made_anew(ids, there)
         begin = {p: at for p, at in begin.items() if p.topic not in anew}
         if self._options.fail_on_data_loss:
@@ -107,7 +114,12 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest = limited(known, latest, limit.max_rows)
         elif isinstance(limit, ReadMaxBytes):
             latest = place.ends_within(self._options, known, latest, limit.max_bytes)
-        return position_of(latest, {**ids, **ids_of(there)})
+        # What this start does not say to who repeats the batch: Spark keeps no first one.
+        unsaid = known if is_first else {p: at for p, at in known.items() if at != begin.get(p, 0)}
+        begins = {p: at for p, at in unsaid.items() if latest.get(p, at) > at}
+        after = position_of(latest, {**ids, **ids_of(there)}, begins if self._has_parts else {})
+        # Spark sees by their texts that it is the same position.
+        return after if after != _without_begins(start) else start
 
     def _waits_for_more(self, begin: Offsets, latest: Offsets) -> bool:
         """Whether there is too little for a batch yet; the first one has what there is."""
@@ -134,10 +146,12 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Of a topic that was made anew nothing is read before this batch.
         anew = {topic for topic, topic_id in before.items() if ids.get(topic, topic_id) != topic_id}
         begin = {p: at for p, at in begin.items() if p.topic not in anew}
+        first = begin | begins_of(end)
+        ranges = {p: (first.get(p, 0), at) for p, at in until.items() if at > first.get(p, 0)}
+        if not ranges:
+            return []
         waits = {p: at for p, at in until.items() if at > begin.get(p, 0)}
         wanted = self._still_there(waits, ids)
-        if not wanted:
-            return []
         options = replace(
             self._options,
             topics=None,
@@ -147,7 +161,7 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starting=Bounds(EARLIEST, {p: begin.get(p, EARLIEST) for p in wanted}),
             ending=Bounds(EARLIEST, wanted),
         )
-        return place.plan(options, Pruning())
+        return place.plan_batch(options, ranges)
 
     def _still_there(self, wanted: Offsets, ids: TopicIds) -> Offsets:
         """A topic may have been deleted since the batch was planned, perhaps in another life."""
@@ -223,23 +237,42 @@ def limited(begin: Offsets, latest: Offsets, offsets_max: int) -> dict[TopicPart
     }
 
 
-def position_of(offsets: Offsets, ids: TopicIds | None = None) -> Position:
-    """As Spark keeps it; of topics without an id, offsets alone."""
+def position_of(
+    offsets: Offsets, ids: TopicIds | None = None, begins: Offsets | None = None
+) -> Position:
+    """As Spark keeps it; of topics without an id, offsets alone.
+
+    `begins`: where the batch that ends there began, as far as the position before does not say.
+    """
     position: Position = {}
     for partition, offset in sorted(offsets.items()):
         position.setdefault(partition.topic, {})[str(partition.partition)] = offset
     for topic in position.keys() & (ids or {}).keys():
         position[topic][TOPIC_ID] = format_topic_id((ids or {})[topic])
+    for partition, offset in sorted((begins or {}).items()):
+        position[partition.topic].setdefault(BEGINS, {})[str(partition.partition)] = offset
     return position
 
 
-def offsets_of(position: Mapping[str, Mapping[str, int | str]]) -> dict[TopicPartition, int]:
-    """Inverse of `position_of`; ids are `parse_topic_ids`'."""
+def offsets_of(position: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    """Inverse of `position_of`; ids are `parse_topic_ids`', and the rest is `begins_of`'s."""
     return {
         TopicPartition(topic, int(number)): int(offset)
         for topic, numbers in position.items()
         for number, offset in numbers.items()
-        if number != TOPIC_ID
+        if number not in BESIDE
+    }
+
+
+def begins_of(position: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    """Where a batch began that ends there, as far as that is noted."""
+    return offsets_of({topic: beside.get(BEGINS, {}) for topic, beside in position.items()})
+
+
+def _without_begins(position: Mapping[str, Mapping[str, Any]]) -> Position:
+    return {
+        topic: {name: what for name, what in beside.items() if name != BEGINS}
+        for topic, beside in position.items()
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ from lapse.base.ids import TopicPartition
 from lapse.log.partition_log import PartitionLog
 from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import parse_options
+from lapse.spark.scan.plan import Split
+from lapse.spark.source.progress import parse_offsets
 from lapse.spark.source.stream import LapseStreamReader, limited, offsets_of, position_of
 from lapse.testing.clock import ManualClock
+from tests.support.broker.running import create
 from tests.support.log.logs import NOW, append, batch, open_log
+from tests.unit.spark.scan.test_broker import Broker
 
 RECORDS = 3  # of a batch
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
@@ -290,3 +295,87 @@ def test_a_named_topic_that_is_gone(tmp_path: Path) -> None:
     assert lenient.latestOffset(start, ALL) == {"a": {"0": RECORDS}, "b": {"1": 0}}
     with pytest.raises(ConfigError, match="there is no topic b"):  # it never was
         reader(tmp_path, **named).initialOffset()
+
+
+# --- a batch that comes again ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker(tmp_path_factory.mktemp("broker"))
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+def of_broker(broker: Broker, **given: str) -> LapseStreamReader:
+    where = {"kafka.bootstrap.servers": broker.bootstrap, "startingOffsets": "earliest"}
+    return LapseStreamReader(parse_options({**where, **given}, streaming=True))
+
+
+def tasks(
+    stream: LapseStreamReader, start: dict[str, Any], end: dict[str, Any]
+) -> list[list[tuple[int, int, int]]]:
+    """Of each task: partition, first offset and end of its slices."""
+    found = []
+    for split in stream.partitions(start, end):
+        assert isinstance(split, Split)
+        slices = split.slices
+        found.append([(s.partition.partition, s.offset_from, s.offset_until) for s in slices])
+    return found
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_batch_that_comes_again_is_cut_as_it_was(broker: Broker, is_first: bool) -> None:
+    """Also where a partition that is new in it, or any of the first batch, begins later by now.
+
+    A task that finds its part written passes it over, whatever it would read.
+    """
+    name = f"again-{is_first}"
+    broker.do(lambda node: create(node, name, 3))
+    for number, records in enumerate((16, 8, 24)):
+        broker.write(TopicPartition(name, number), 0, records // 2)
+    given = {"subscribe": name, "maxRecordsPerPartition": "20"}
+    stream = of_broker(broker, **given)
+    start = stream.initialOffset()
+    if not is_first:
+        del start[name]["2"]  # it has come since
+    end = json.loads(json.dumps(stream.latestOffset(start, ALL)))
+    assert tasks(stream, start, end) == [[(0, 0, 16)], [(1, 0, 8), (2, 0, 12)], [(2, 12, 24)]]
+    broker.node.services.partitions.get(TopicPartition(name, 2)).delete_records(14)
+    second_life = of_broker(broker, **given)
+    if is_first:  # which Spark has no note of
+        assert second_life.initialOffset()[name]["2"] == 14
+        start = second_life.initialOffset()
+    assert tasks(second_life, start, end) == [[(0, 0, 16)], [(1, 0, 8)], [(2, 14, 24)]]
+    assert second_life.latestOffset(end, ALL) == end, "nothing new is no batch"
+
+
+def test_what_is_gone_leaves_the_other_tasks_as_they_were(broker: Broker) -> None:
+    broker.do(lambda node: create(node, "less", 3))
+    for number in range(3):
+        broker.write(TopicPartition("less", number), 0, 10)
+    given = {"subscribe": "less", "maxRecordsPerPartition": "20", "failOnDataLoss": "false"}
+    stream = of_broker(broker, **given)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    end["less"]["1"], end["gone"] = 40, {"0": 5}  # more than it has, and what is not there
+    broker.node.services.partitions.get(TopicPartition("less", 0)).delete_records(20)
+    later = [[], [], [(1, 0, 20)], [], [(2, 0, 20)]]
+    assert tasks(of_broker(broker, **given), start, end) == later
+
+
+def test_where_a_new_partition_began_is_in_the_position(broker: Broker) -> None:
+    """Of the batch that it is new in, and of no other."""
+    broker.do(lambda node: create(node, "began", 1))
+    broker.write(TopicPartition("began", 0), 0, 6)
+    broker.node.services.partitions.get(TopicPartition("began", 0)).delete_records(5)
+    stream = of_broker(broker, subscribe="began", maxOffsetsPerTrigger="4")
+    first = stream.latestOffset({}, stream.getDefaultReadLimit())
+    topic_id = first["began"]["topicId"]
+    assert first == {"began": {"0": 9, "begins": {"0": 5}, "topicId": topic_id}}
+    assert offsets_of(first) == parse_offsets(first) == {TopicPartition("began", 0): 9}
+    second = stream.latestOffset(first, stream.getDefaultReadLimit())
+    assert second == {"began": {"0": 12, "topicId": topic_id}}
+    assert stream.latestOffset(second, ALL) == second
