@@ -28,11 +28,12 @@ def plan_batch(options: SourceOptions, ranges: Ranges) -> list[Split]:
     """What a stream's batch of these offsets reads, in tasks.
 
     From brokers a task's part follows from the ranges and the options alone, whatever is left of
-    it by now; by a path also from the files that there are.
+    it by now; by a path also from the files that there are. There is one task at least: a sink
+    hears of the batch by its tasks.
     """
     if options.bootstrap:
         return broker.plan(options, Pruning(), ranges)
-    return files.plan(options, Pruning(), SystemClock())
+    return files.plan(options, Pruning(), SystemClock()) or [Split(())]
 
 
 def starts(options: SourceOptions) -> dict[TopicPartition, int]:

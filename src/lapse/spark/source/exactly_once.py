@@ -17,18 +17,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 
+from lapse.base.backoff import backoff_ms
 from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.base.typed import whole
-from lapse.client.cluster import Cluster, parse_bootstrap
+from lapse.client.cluster import Cluster, may_try_again, parse_bootstrap
+from lapse.client.connection import ConnectionLost
 from lapse.client.groups import group_ids
 from lapse.client.login import login
 from lapse.client.producer import Producer, ProducerConfig
@@ -37,10 +41,12 @@ from lapse.records.row_digest import RowDigest
 from lapse.spark.scan.write_options import WriteOptions
 from lapse.spark.source.send import Target, producer_config, send_all
 
+T = TypeVar("T")
 # Spark's own names, which tasks are told as local properties.
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 _LOOK_SECONDS = 0.5
 _ABORT_SECONDS_MAX = 10.0  # an error is not kept back for longer
+_WORDS_AT_ONCE = 16
 
 
 class ReplayDiffers(LapseError):
@@ -107,13 +113,14 @@ async def write_once(
     Raises ReplayDiffers, and what sending raises; then nothing of it counts.
     """
     config, who = producer_config(options), login(options.client)
+    settings = _settings(options, config)
     async with Cluster(parse_bootstrap(options.bootstrap), who) as cluster:
-        transactions = Transactions(cluster, turn.name, _settings(options, config))
+        transactions = Transactions(cluster, turn.name, settings)
         try:
             word = await _word(transactions, turn)
             if word is None or word.batch < turn.batch_id:
                 await transactions.begin()  # nobody else's word comes after this
-                word = await _word(transactions, turn)
+                word = await _stable_word(transactions, turn, settings)
             if word is not None and word.batch == turn.batch_id:
                 return await _see_that_it_is_there(batches, options, turn, word)
             return await _write(batches, options, turn, transactions)
@@ -131,22 +138,30 @@ async def write_once(
 
 
 async def see_no_more_tasks(options: WriteOptions, turn: Turn, tasks: int) -> None:
-    """That a repeated batch had no more tasks with rows than it has now; `turn` is one of them.
+    """That no earlier try at a batch had more tasks with rows than it has; `turn` is one of them.
 
     What tasks that are none any more have left open is ended first: nothing of it counts later.
-    Raises ReplayDiffers.
+    Raises ReplayDiffers; KafkaError and ConnectionLost where a broker cannot be asked for
+    `kafka.delivery.timeout.ms`.
     """
-    settings = _settings(options, producer_config(options))
+    settings, room = _settings(options, producer_config(options)), asyncio.Semaphore(_WORDS_AT_ONCE)
     async with Cluster(parse_bootstrap(options.bootstrap), login(options.client)) as cluster:
 
         def others(names: list[str]) -> list[Turn]:
             numbers = (turn.task_named(name) for name in names)
-            return [replace(turn, task=n) for n in numbers if n is not None and n >= tasks]
+            found = (replace(turn, task=n) for n in numbers if n is not None and n >= tasks)
+            return sorted(found, key=lambda one: one.task)
 
-        for other in others(await open_transactions(cluster, settings=settings)):
+        async def word_of(other: Turn) -> Word | None:
+            async with room:
+                transactions = Transactions(cluster, other.name, settings)
+                return await _stable_word(transactions, other, settings)
+
+        opened = partial(open_transactions, cluster, settings=settings)
+        for other in others(await _tried(opened, settings)):
             await Transactions(cluster, other.name, settings).begin()
-        for other in sorted(others(await group_ids(cluster)), key=lambda one: one.task):
-            word = await _word(Transactions(cluster, other.name, settings), other)
+        gone = others(await _tried(partial(group_ids, cluster), settings))
+        for other, word in zip(gone, await asyncio.gather(*map(word_of, gone)), strict=True):
             if word is not None and word.batch == turn.batch_id:
                 raise _differs(other, f"{word.rows} rows of it are there, now it has {tasks} tasks")
 
@@ -217,21 +232,53 @@ async def _written_by_another(
 
 
 async def _word(transactions: Transactions, turn: Turn) -> Word | None:
-    """The last one, unless an open transaction may replace it.
-
-    Raises ReplayDiffers where it is of a later batch.
-    """
+    """As `_last_word`; None where an open transaction may replace it."""
     try:
-        offsets = await transactions.committed(turn.name)
+        return await _last_word(transactions, turn)
     except KafkaError as e:
         if e.code is not ErrorCode.UNSTABLE_OFFSET_COMMIT:
             raise
         return None
+
+
+async def _stable_word(
+    transactions: Transactions, turn: Turn, settings: TransactionSettings
+) -> Word | None:
+    """As `_last_word`, of a task whose transactions have all ended.
+
+    Brokers may say so before the offsets of the last one count (Kafka up to 3.9).
+    """
+    return await _tried(partial(_last_word, transactions, turn), settings)
+
+
+async def _last_word(transactions: Transactions, turn: Turn) -> Word | None:
+    """What the group keeps.
+
+    Raises ReplayDiffers where it is of a later batch, KafkaError as `Transactions.committed`.
+    """
+    offsets = await transactions.committed(turn.name)
     words = [_parsed(one.metadata) for one in offsets.values()]
     last = max((one for one in words if one), key=lambda one: one.batch, default=None)
     if last is not None and last.batch > turn.batch_id:
         raise _differs(turn, f"batch {last.batch} is there already: an old checkpoint?")
     return last
+
+
+async def _tried(once: Callable[[], Awaitable[T]], settings: TransactionSettings) -> T:
+    """Until it is done, refused, or `max_block_ms` are over: the last error, then."""
+    loop, failures = asyncio.get_running_loop(), 0
+    deadline = loop.time() + settings.max_block_ms / 1000
+    while True:
+        try:
+            return await once()
+        except (ConnectionLost, KafkaError) as e:
+            failures += 1
+            wait_ms = backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+            unstable = isinstance(e, KafkaError) and e.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
+            is_over = loop.time() + wait_ms / 1000 >= deadline
+            if is_over or not (unstable or may_try_again(e)):
+                raise
+        await asyncio.sleep(wait_ms / 1000)
 
 
 def _parsed(metadata: str) -> Word | None:

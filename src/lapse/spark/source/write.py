@@ -133,8 +133,11 @@ class LapseStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Of a streaming query."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batch_id: int = -1) -> None:
-        """All tasks are done. Raises ReplayDiffers where a repeated batch had more of them."""
-        turns = [one.turn for one in messages if isinstance(one, Written) and one.was_there]
-        if turns and turns[0] is not None:
+        """All tasks are done. Raises ReplayDiffers where an earlier try had more of them.
+
+        Nobody tells whether there was one, and none of these tasks need have been done in it.
+        """
+        turns = [one.turn for one in messages if isinstance(one, Written) and one.turn is not None]
+        if turns:
             asyncio.run(see_no_more_tasks(self._options, turns[0], len(messages)))
         super().commit(messages, batch_id)

@@ -12,15 +12,19 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import BinaryType, StructType
 
-from lapse.base.errors import ConfigError, KafkaError
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.client.cluster import Cluster, parse_bootstrap
-from lapse.client.groups import Committed
+from lapse.client.connection import ConnectionLost
+from lapse.client.groups import Committed, group_ids
 from lapse.client.producer import Producer
 from lapse.client.transactions import Transactions
 from lapse.spark.scan.write_options import WriteOptions, parse_write_options
+from lapse.spark.source import exactly_once
 from lapse.spark.source.exactly_once import (
     Outcome,
     ReplayDiffers,
@@ -29,6 +33,7 @@ from lapse.spark.source.exactly_once import (
     see_no_more_tasks,
     write_once,
 )
+from lapse.spark.source.write import LapseStreamWriter, Written
 from tests.support.broker.running import create, running_node
 from tests.support.client.committed import committed_records
 
@@ -117,6 +122,70 @@ async def test_a_task_that_the_batch_had_and_has_no_more(node: Node) -> None:
         with pytest.raises(ReplayDiffers, match=rf"task 12 .*now it has {tasks} tasks"):
             await see_no_more_tasks(options(node), TURN, tasks)
     await see_no_more_tasks(options(node), replace(TURN, batch_id=6), 1)
+
+
+async def test_fewer_tasks_of_which_none_was_there_are_refused(node: Node) -> None:
+    """All that was done of the batch is the task that it has no more."""
+    await write_once(batches(ROWS[20:]), options(node), replace(TURN, task=2))
+    told: list[WriterCommitMessage | None] = []
+    for task, rows in enumerate((ROWS[:15], ROWS[15:])):
+        turn = replace(TURN, task=task)
+        done = await write_once(batches(rows), options(node), turn)
+        assert not done.was_there
+        told.append(Written(task, 0, done.records, turn, was_there=done.was_there))
+    schema = StructType().add("key", BinaryType()).add("value", BinaryType())
+    writer = LapseStreamWriter(options(node), schema)
+    with pytest.raises(ReplayDiffers, match=r"task 2 .*10 rows of it are there, now"):
+        await asyncio.to_thread(writer.commit, told, TURN.batch_id)
+
+
+async def test_a_broker_that_is_away_for_a_moment_ends_no_batch(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are asked, also those that metadata still have."""
+    asked, left = group_ids, [None] * 2
+
+    async def away_at_first(cluster: Cluster) -> list[str]:
+        if left:
+            left.pop()
+            raise ConnectionLost("gone", sent=False)
+        return await asked(cluster)
+
+    await write_once(batches(), options(node), replace(TURN, task=12))
+    monkeypatch.setattr(exactly_once, "group_ids", away_at_first)
+    with pytest.raises(ReplayDiffers, match="task 12 "):
+        await see_no_more_tasks(options(node), TURN, 12)
+    left[:] = [None] * 1000
+    wish = options(node, **{"kafka.delivery.timeout.ms": "300"})
+    with pytest.raises(ConnectionLost, match="gone"):
+        await see_no_more_tasks(wish, TURN, 13)
+
+
+@pytest.mark.parametrize("looks", [1, 2, 5])
+async def test_a_word_that_is_not_stable_yet_is_waited_for(
+    node: Node, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """Brokers may end a transaction before its offsets count: Kafka up to 3.9."""
+    await write_once(batches(), options(node), replace(TURN, batch_id=4))
+    await write_once(batches(), options(node), TURN)
+    committed, left = Transactions.committed, [None] * looks
+
+    async def late(one: Transactions, group: str) -> dict[TopicPartition, Committed]:
+        if left:
+            left.pop()
+            raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, "pending yet")
+        return await committed(one, group)
+
+    monkeypatch.setattr(Transactions, "committed", late)
+    assert (await write_once(batches(), options(node), TURN)).was_there
+    left[:] = [None] * looks
+    with pytest.raises(ReplayDiffers, match="task 0 "):
+        await see_no_more_tasks(options(node), TURN, 0)
+    assert await read(node) == sorted(2 * ONCE)
+    left[:] = [None] * 1000
+    wish = options(node, **{"kafka.delivery.timeout.ms": "300"})
+    with pytest.raises(KafkaError, match="pending yet"):
+        await write_once(batches(), wish, TURN)
 
 
 async def test_a_task_that_the_batch_had_and_that_still_writes(node: Node) -> None:
