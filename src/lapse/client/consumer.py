@@ -19,17 +19,32 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from lapse.base.backoff import backoff_ms
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
 from lapse.base.times import after_ms
 from lapse.client.cluster import Cluster, Topic, may_try_again, parse_bootstrap
-from lapse.client.connection import BrokerConnection, ConnectionLost, closed_if_lost
+from lapse.client.connection import (
+    ANSWER_SECONDS_MAX,
+    BrokerConnection,
+    ConnectionLost,
+    closed_if_lost,
+)
 from lapse.client.fetched import Fetched, answered
 from lapse.client.login import PLAINTEXT, Login
-from lapse.client.offsets import EARLIEST, LATEST, OffsetSpec, Where, list_offsets
+from lapse.client.offsets import (
+    EARLIEST,
+    LATEST,
+    NO_OFFSET,
+    By,
+    OffsetSpec,
+    Where,
+    list_offsets,
+    list_offsets_by,
+)
 from lapse.client.record import ConsumerRecord
 from lapse.client.settings import refusal
 from lapse.wire.schema.fetch import (
@@ -46,6 +61,10 @@ if TYPE_CHECKING:  # who reads no columns needs no Arrow
     import pyarrow as pa
 
 T = TypeVar("T")
+_Look: TypeAlias = Callable[
+    [BrokerConnection, Mapping[TopicPartition, Where]],
+    Awaitable[Mapping[TopicPartition, int | KafkaError]],
+]
 
 _RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 
@@ -171,8 +190,29 @@ class Consumer(AbstractAsyncContextManager["Consumer"]):
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, datetime]
     ) -> dict[TopicPartition, int | None]:
-        """The first offset at or after a time; None where no record is that late."""
+        """The first offset at or after a time; None where the broker says no record is that late.
+
+        Kafka says so also of partitions that have some (`age`).
+        """
         found = await self._look_up(times)
+        return {partition: None if at < 0 else at for partition, at in found.items()}
+
+    async def offsets_by_age(
+        self, times: Mapping[TopicPartition, datetime]
+    ) -> dict[TopicPartition, int | None]:
+        """The offset below which all is older than a time, for certain.
+
+        None where that cannot be asked: of a broker that is not ours.
+        """
+
+        async def by_age(
+            connection: BrokerConnection, asked: Mapping[TopicPartition, Where]
+        ) -> Mapping[TopicPartition, int | KafkaError]:
+            moments = {partition: times[partition] for partition in asked}
+            found = await list_offsets_by(connection, By.AGE, moments, ANSWER_SECONDS_MAX)
+            return dict.fromkeys(asked, NO_OFFSET) if found is None else found
+
+        found = await self._look_up(times, by_age)
         return {partition: None if at < 0 else at for partition, at in found.items()}
 
     async def beginning_offsets(
@@ -199,18 +239,23 @@ class Consumer(AbstractAsyncContextManager["Consumer"]):
         offsets = {p: to for p, to in positions.items() if p not in found and isinstance(to, int)}
         return offsets | found
 
-    async def _look_up(self, wanted: Mapping[TopicPartition, Where]) -> dict[TopicPartition, int]:
-        """Offsets by ListOffsets, tried until time is up; -1 where no record is that late."""
+    async def _look_up(
+        self, wanted: Mapping[TopicPartition, Where], look: _Look | None = None
+    ) -> dict[TopicPartition, int]:
+        """Offsets by ListOffsets, tried until time is up; -1 where no record is that late.
+
+        `look` asks one leader, in another way than with these places.
+        """
         found: dict[TopicPartition, int] = {}
+        look = look or partial(list_offsets, committed=self._config.read_committed)
 
         async def ask() -> None:
             missing = {p: where for p, where in wanted.items() if p not in found}
             for node_id, partitions in (await self._by_leader(missing)).items():
                 connection = await self._cluster.connection(node_id)
                 asked = {p: missing[p] for p in partitions}
-                committed = self._config.read_committed
                 with closed_if_lost(connection):
-                    offsets = await list_offsets(connection, asked, committed=committed)
+                    offsets = await look(connection, asked)
                 for partition, at in offsets.items():
                     if isinstance(at, KafkaError):
                         raise at

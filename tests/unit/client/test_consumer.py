@@ -89,6 +89,9 @@ async def test_places_times_and_positions(node: Node) -> None:
         assert await consumer.end_offsets([T0, T1]) == {T0: 10, T1: 0}
         times = await consumer.offsets_for_times({T0: at(3), T1: at(3)})
         assert times == {T0: 3, T1: None}
+        ages = await consumer.offsets_by_age({T0: at(3), T1: at(3)})
+        assert ages == {T0: 3, T1: 0}
+        assert await consumer.offsets_by_age({T0: at(10)}) == {T0: 10}, "all is older"
         await consumer.assign({T0: at(7), T1: at(7)})
         assert (consumer.position(T0), consumer.position(T1)) == (7, 0)
         assert await read(consumer, 3) == [(0, 7), (0, 8), (0, 9)]

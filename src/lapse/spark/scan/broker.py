@@ -24,7 +24,7 @@ from lapse.client.cluster import Cluster
 from lapse.client.consumer import Consumer, ConsumerConfig
 from lapse.client.fetched import Fetched
 from lapse.client.range_reader import DEFAULTS, FetchLimits, OffsetRange, read_range
-from lapse.spark.scan.bounds import LATEST, Bounds, require_order_found
+from lapse.spark.scan.bounds import Bounds, require_order_found
 from lapse.spark.scan.byte_looks import Look
 from lapse.spark.scan.connections import connections
 from lapse.spark.scan.files import DataLost
@@ -67,9 +67,8 @@ def plan(options: SourceOptions, pruning: Pruning, whole: Ranges | None = None) 
             bounds = options.starting, options.ending
             require_order_found(p, bounds, begin[p], until[p])
         if pruning.timestamp_from is not None:
-            wanted = Bounds(LATEST, timestamp_ms=pruning.timestamp_from)
-            young = await _resolved(consumer, extents, wanted, options)
-            begin = {p: max(at, young[p]) for p, at in begin.items()}
+            old = await _older_until(consumer, extents, pruning.timestamp_from)
+            begin = {p: max(at, old.get(p, at)) for p, at in begin.items()}
         ranges = {
             p: (max(begin[p], pruning.offset_from), min(until[p], pruning.offset_until))
             for p in sorted(extents)
@@ -243,10 +242,27 @@ async def _at_times(
 ) -> Mapping[TopicPartition, int | None]:
     if not times_ms:
         return {}
-    moments = {
-        p: _EPOCH + timedelta(milliseconds=min(at, _TIME_MAX_MS)) for p, at in times_ms.items()
-    }
-    return await consumer.offsets_for_times(moments)
+    return await consumer.offsets_for_times({p: _moment(at) for p, at in times_ms.items()})
+
+
+async def _older_until(
+    consumer: Consumer, partitions: Iterable[TopicPartition], time_ms: int
+) -> dict[TopicPartition, int]:
+    """Offsets below which all is older than a time; only of partitions where that is certain.
+
+    That no record is as young Kafka also says where some are (`client.age`); ours knows.
+    """
+    if time_ms <= 0:
+        return {}  # brokers have other meanings for such times, and who is older has none
+    times = dict.fromkeys(partitions, _moment(time_ms))
+    found = await consumer.offsets_for_times(times)
+    unsure = {p: times[p] for p, at in found.items() if at is None}
+    found |= await consumer.offsets_by_age(unsure)
+    return {p: at for p, at in found.items() if at is not None}
+
+
+def _moment(time_ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=min(time_ms, _TIME_MAX_MS))
 
 
 # --- in a task ------------------------------------------------------------------------------------

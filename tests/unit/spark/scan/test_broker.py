@@ -27,7 +27,17 @@ from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import parse_options
 from lapse.spark.scan.plan import BrokerSlice, Pruning, Split
 from lapse.spark.scan.read import read_split
+from lapse.wire.schema.list_offsets import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from lapse.wire.schema.metadata import MetadataRequest
 from tests.support.broker.running import connect, create, running_node
+from tests.support.client.peers import Peer, metadata, running_peers
 from tests.support.log.logs import append
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -168,12 +178,35 @@ def test_bounds(broker: Broker, given: dict[str, str], found: list[str]) -> None
         (Pruning(offset_from=15, offset_until=17), of(0, 15, 17) + of(1, 15, 17)),
         (Pruning(numbers=frozenset({1}), offset_from=18), of(1, 18, 20)),
         (Pruning(timestamp_from=TIME_MS + 49), of(0, 98, 100)),
+        (Pruning(timestamp_from=TIME_MS + 50), []),
+        (Pruning(timestamp_from=0), of(0, 0, 100) + of(1, 0, 20)),
+        (Pruning(timestamp_from=-3_600_000), of(0, 0, 100) + of(1, 0, 20)),
     ],
 )
 def test_filters_leave_out_what_they_can(
     broker: Broker, pruning: Pruning, found: list[str]
 ) -> None:
     assert read(broker, pruning) == found
+
+
+async def test_what_kafka_says_of_times_leaves_nothing_out() -> None:
+    """It has no record from 4000 on, for all that it says, and has one (T-18)."""
+
+    def offsets(request: ListOffsetsRequest) -> ListOffsetsResponse:
+        ((asked,),) = (topic.partitions for topic in request.topics)
+        at = {EARLIEST_TIMESTAMP: 0, LATEST_TIMESTAMP: 4, 3000: 2}.get(asked.timestamp, -1)
+        found = ListOffsetsPartitionResponse(partition_index=0, error_code=0, offset=at)
+        topic = ListOffsetsTopicResponse(name="a", partitions=(found,))
+        return ListOffsetsResponse(topics=(topic,))
+
+    peer = Peer({ListOffsetsRequest: offsets})
+    peer.script[MetadataRequest] = metadata({0: peer}, {"a": [0]})
+    async with running_peers(peer):
+        options = parse_options({"kafka.bootstrap.servers": peer.address, "subscribe": "a"})
+        for time_ms, begin in ((4000, 0), (3000, 2)):
+            pruning = Pruning(timestamp_from=time_ms)
+            (split,) = await asyncio.to_thread(place.plan, options, pruning)
+            assert [(s.offset_from, s.offset_until) for s in split.slices] == [(begin, 4)]
 
 
 @pytest.mark.parametrize(
