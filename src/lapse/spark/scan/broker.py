@@ -117,7 +117,9 @@ def looks(options: SourceOptions, at: Mapping[TopicPartition, int]) -> dict[Topi
                         return None  # who reads it says that it is gone, or passes it over
                 async with Consumer(cluster, config) as consumer:
                     first = (await consumer.beginning_offsets([partition]))[partition]
-                return await _look(cluster, partition, first, limits)
+                    end = (await consumer.end_offsets([partition]))[partition]
+                # Where all is deleted no answer comes: a Fetch at the end is one too early.
+                return None if first >= end else await _look(cluster, partition, first, limits)
 
         found = await asyncio.gather(*(look(p, offset) for p, offset in at.items()))
         return {p: one for p, one in zip(at, found, strict=True) if one is not None}

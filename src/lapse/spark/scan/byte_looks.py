@@ -48,7 +48,8 @@ def ends_within(
     """
     waits = {p: at - begin.get(p, 0) for p, at in latest.items() if at > begin.get(p, 0)}
     chosen = nlargest(LOOKED_AT_MAX, waits, key=lambda p: (waits[p], p))
-    first = look({p: begin.get(p, 0) for p in chosen})
+    seen = look({p: begin.get(p, 0) for p in chosen})
+    first = {p: one for p, one in seen.items() if one.begin < latest[p]}  # or all of it is deleted
     others = {p: waits[p] for p in waits.keys() - set(chosen)}
     share = _share([first], latest, bytes_max, sum(others.values()))
     if share >= 2:  # far from the limit

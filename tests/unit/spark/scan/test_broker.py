@@ -488,6 +488,21 @@ def test_a_look_below_the_log_start_is_one_at_it(broker: Broker) -> None:
     assert source_broker.looks(options, {partition: 0})[partition].begin == 7
 
 
+def test_a_stream_limited_by_bytes_passes_a_partition_that_was_emptied(broker: Broker) -> None:
+    """By DeleteRecords, or by retention: its log begins where it ends."""
+    full, emptied = TopicPartition("emptied", 0), TopicPartition("emptied", 1)
+    broker.do(lambda node: create(node, "emptied", 2))
+    for partition in (full, emptied):
+        broker.write(partition, 0, 10)
+    broker.node.services.partitions.get(emptied).delete_records(20)
+    limits = {"maxBytesPerTrigger": "300", "kafka.default.api.timeout.ms": "2000"}
+    options = parse_options(asked(broker, subscribe="emptied", **limits), streaming=True)
+    assert source_broker.looks(options, {emptied: 0}) == {}
+    at, latest = {full: 0, emptied: 0}, {full: 20, emptied: 20}
+    after = place.ends_within(options, at, latest, 300)
+    assert (0 < after[full] < 20, after[emptied]) == (True, 20)
+
+
 def test_a_partition_that_is_gone_holds_no_look_up(broker: Broker) -> None:
     given = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.default.api.timeout.ms": "300"}
     options = parse_options({**given, "subscribe": "a"})

@@ -62,6 +62,14 @@ def steps(brokers: Brokers, bytes_max: int) -> list[dict[TopicPartition, int]]:
     return found
 
 
+def test_what_was_deleted_up_to_the_end_counts_for_nothing() -> None:
+    """What waits in A is gone: its log goes on above that. B is judged by its own records."""
+    gone, there = Look(90, 91, 10**9, 1), Look(0, 1, 100, 1)
+    at, latest = {A: 0, B: 0}, {A: 50, B: 10}
+    after = ends_within(at, latest, 500, lambda asked: {p: {A: gone, B: there}[p] for p in asked})
+    assert after == {A: 50, B: 5}
+
+
 def bytes_of_steps(brokers: Brokers, bytes_max: int) -> list[int]:
     return [
         sum(brokers.bytes_between(p, before[p], after[p]) for p in brokers.logs)
