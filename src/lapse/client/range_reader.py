@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from lapse.base.backoff import backoff_ms
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
-from lapse.base.ids import TopicPartition
-from lapse.client.cluster import RETRIABLE, Cluster
+from lapse.base.ids import TopicPartition, format_topic_id
+from lapse.client.cluster import RETRIABLE, Cluster, Topic
 from lapse.client.connection import ConnectionLost
 from lapse.client.fetched import Fetched, answered
 from lapse.client.settings import refusal
@@ -34,11 +35,17 @@ from lapse.wire.schema.fetch import (
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets of a partition, `offset_until` excluded."""
+    """Offsets of a partition, `offset_until` excluded.
+
+    Attributes:
+        topic_id: of the topic that is meant; None: of whatever has its name, or of a broker that
+            reports no ids.
+    """
 
     partition: TopicPartition
     offset_from: int
     offset_until: int
+    topic_id: uuid.UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +69,12 @@ async def read_range(
     With `committed`, `Fetched.counts` leaves aborted transactions out.
 
     Raises:
-        KafkaError: OFFSET_OUT_OF_RANGE where `offset_from` is deleted, or another refusal.
+        KafkaError: OFFSET_OUT_OF_RANGE where `offset_from` is deleted, UNKNOWN_TOPIC_ID where the
+            topic has another id for `api_timeout_ms`, or another refusal.
         ConnectionLost: no broker answers for `api_timeout_ms`.
         CorruptData: a batch does not parse, or is not one that was requested.
     """
-    reader = _Reader(cluster, wanted.partition, wanted.offset_until, committed, limits)
+    reader = _Reader(cluster, wanted, committed, limits)
     offset = wanted.offset_from
     fetching = asyncio.create_task(reader.ask(offset)) if offset < wanted.offset_until else None
     try:
@@ -92,10 +100,13 @@ async def read_range(
 @dataclass(frozen=True, slots=True)
 class _Reader:
     cluster: Cluster
-    partition: TopicPartition
-    offset_until: int
+    wanted: OffsetRange
     committed: bool
     limits: FetchLimits
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self.wanted.partition
 
     async def ask(self, offset: int) -> Fetched | None:
         """Fetch from an offset on, with retries until the timeout; None: no records are left."""
@@ -124,6 +135,7 @@ class _Reader:
     async def _ask_once(self, offset: int) -> Fetched | None:
         connection = await self.cluster.leader_connection(self.partition)
         topic = await self.cluster.topic(self.partition.topic)
+        self._require_same(topic)
         version = connection.version_naming(FETCH, [topic.topic_id])
         size = self.limits.partition_bytes_max
         fetch_partition = FetchPartition(
@@ -155,12 +167,23 @@ class _Reader:
                 return self._judged(offset, data)
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.partition}: left out of Fetch")
 
+    def _require_same(self, topic: Topic) -> None:
+        """Names are given anew, and offsets of another topic say nothing. Raises KafkaError.
+
+        Metadata may be old, so it is asked again.
+        """
+        wanted = self.wanted.topic_id
+        if wanted is not None and topic.topic_id.int and topic.topic_id != wanted:
+            ids = f"{format_topic_id(topic.topic_id)}, not {format_topic_id(wanted)}"
+            what = f"{topic.name} has another id by now: {ids}"
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, what)
+
     def _judged(self, offset: int, data: PartitionData) -> Fetched | None:
         if data.error_code:
             raise refusal(data.error_code, None, f"{self.partition} at offset {offset}")
         if not data.records:
             end = data.last_stable_offset if self.committed else data.high_watermark
-            if end < self.offset_until:  # of a new leader, until its followers have fetched
+            if end < self.wanted.offset_until:  # of a new leader, until its followers have fetched
                 raise KafkaError(
                     ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.partition} ends at {end} for now"
                 )

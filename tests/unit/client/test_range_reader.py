@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,21 @@ async def test_who_stops_leaves_no_request_behind(node: Node) -> None:
         await reading.aclose()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         assert not [task for task in others if "_Reader" in repr(task)]
+
+
+async def test_a_topic_that_was_made_anew_is_another_one(node: Node) -> None:
+    async with Cluster(parse_bootstrap(of(node))) as cluster:
+        there = (await cluster.topic("t")).topic_id
+        for topic_id, found in ((there, 10), (None, 10), (uuid.uuid4(), 0)):
+            wanted = OffsetRange(T0, 0, 20, topic_id)
+            limits = replace(BRIEF, partition_bytes_max=1)
+            reading = read_range(cluster, wanted, committed=False, limits=limits)
+            if found:
+                assert len([one async for one in reading]) == found
+            else:
+                with pytest.raises(KafkaError, match="t has another id by now: ") as refused:
+                    await anext(reading)
+                assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_ID
 
 
 # --- brokers on a bad day -------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def plan(options: SourceOptions, pruning: Pruning, whole: Ranges | None = None) 
         }
         shared = ranges if whole is None else dict(sorted(whole.items()))
         splits = _packed(_cut(options, shared), _packed_max(options, shared))
-        return [_within(split, ranges) for split in splits]
+        return [_within(split, ranges, extents) for split in splits]
 
     return _with_consumer(options, ask)
 
@@ -186,14 +186,15 @@ def _packed(slices: Iterable[BrokerSlice], offsets_max: int) -> Iterator[Split]:
         yield Split(held)
 
 
-def _within(split: Split, ranges: Ranges) -> Split:
-    """What lies in the ranges of what a task has."""
+def _within(split: Split, ranges: Ranges, extents: Mapping[TopicPartition, Extent]) -> Split:
+    """What lies in the ranges of what a task has, and of which topics that is."""
     kept = []
     for one in split.slices:
         first, end = ranges.get(one.partition, (0, 0))
         begin, until = max(one.offset_from, first), min(one.offset_until, end)
         if begin < until:
-            kept.append(replace(one, offset_from=begin, offset_until=until))
+            topic_id = extents[one.partition].topic_id
+            kept.append(replace(one, offset_from=begin, offset_until=until, topic_id=topic_id))
     return Split(kept)
 
 
@@ -307,7 +308,7 @@ async def _fetch_all(
     part: BrokerSlice, committed: bool, limits: FetchLimits, answers: _Answers, cluster: Cluster
 ) -> None:
     """Put all answers into the queue, and then None or what went wrong."""
-    wanted = OffsetRange(part.partition, part.offset_from, part.offset_until)
+    wanted = OffsetRange(part.partition, part.offset_from, part.offset_until, part.topic_id)
     reached = part.offset_from
     end: Exception | None = None
     try:

@@ -5,6 +5,9 @@ All raise ConfigError and DataLost.
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from lapse.base.clock import SystemClock
@@ -24,16 +27,27 @@ def plan(options: SourceOptions, pruning: Pruning) -> list[Split]:
     return files.plan(options, pruning, SystemClock())
 
 
-def plan_batch(options: SourceOptions, ranges: Ranges) -> list[Split]:
-    """What a stream's batch of these offsets reads, in tasks.
+def plan_batch(
+    options: SourceOptions, ranges: Ranges, topic_ids: Mapping[str, uuid.UUID]
+) -> list[Split]:
+    """What a stream's batch of these offsets of these topics reads, in tasks.
 
     From brokers a task's part follows from the ranges and the options alone, whatever is left of
     it by now; by a path also from the files that there are. There is one task at least: a sink
     hears of the batch by its tasks.
     """
     if options.bootstrap:
-        return broker.plan(options, Pruning(), ranges)
-    return files.plan(options, Pruning(), SystemClock()) or [Split(())]
+        splits = broker.plan(options, Pruning(), ranges)
+    else:
+        splits = files.plan(options, Pruning(), SystemClock())
+    return [_meant(split, topic_ids) for split in splits] or [Split(())]
+
+
+def _meant(split: Split, topic_ids: Mapping[str, uuid.UUID]) -> Split:
+    """A topic may have been made anew since the ids were told."""
+    return Split(
+        [replace(s, topic_id=topic_ids.get(s.partition.topic, s.topic_id)) for s in split.slices]
+    )
 
 
 def starts(options: SourceOptions) -> dict[TopicPartition, int]:

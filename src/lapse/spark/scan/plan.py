@@ -60,6 +60,7 @@ class Slice:
     Attributes:
         size: bytes of segments they take, about.
         aborted: transactions whose data a read_committed consumer is not given.
+        topic_id: of the topic that is meant; None where it is not known.
     """
 
     dir: str
@@ -68,6 +69,7 @@ class Slice:
     offset_until: int
     size: int
     aborted: tuple[AbortedTxn, ...] = ()
+    topic_id: uuid.UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class BrokerSlice:
     partition: TopicPartition
     offset_from: int
     offset_until: int
+    topic_id: uuid.UUID | None = None
 
 
 class Split(InputPartition):
@@ -130,6 +133,7 @@ class Log:
     partition: TopicPartition
     start_offset: int
     parts: tuple[LogPart, ...]
+    topic_id: uuid.UUID | None = None
 
     @property
     def end_offset(self) -> int:
@@ -141,7 +145,7 @@ class Extent:
     """Where the log of a partition begins, and where readers must end.
 
     Attributes:
-        topic_id: id of the log's topic, where a broker reported it.
+        topic_id: id of the log's topic, where a broker reports it, or the log's folder has it.
     """
 
     start_offset: int
@@ -162,12 +166,13 @@ class Range:
 def plan(options: SourceOptions, pruning: Pruning, clock: Clock) -> list[Split]:
     """What to read, in tasks of about `partition_bytes_max`.
 
-    Raises ConfigError where something named is not there, DataLost where offsets are not.
+    Raises ConfigError where something named is not there, DataLost where offsets are not,
+    CorruptData where a log does not say of which topic it is.
     """
     ranges = []
     for partition, (directory, log_start) in sorted(_chosen(options).items()):
         if pruning.admits(partition):
-            log = look(directory, partition, log_start, clock)
+            log = _look(directory, partition, log_start, clock)
             ranges += _range_of(log, options, pruning, clock)
     total = sum(size for wanted in ranges for _, size in _cuts(wanted, OFFSET_MAX))
     bytes_max = min(options.partition_bytes_max, max(1, total // options.partitions_min))
@@ -190,7 +195,9 @@ def extents(
 ) -> dict[TopicPartition, Extent]:
     """Each selected partition as it is now; `lenient` leaves out what is named and not there."""
     return {
-        log.partition: Extent(log.start_offset, max(log.start_offset, _upper(log, options)))
+        log.partition: Extent(
+            log.start_offset, max(log.start_offset, _upper(log, options)), log.topic_id
+        )
         for log in logs(options, clock, lenient=lenient)
     }
 
@@ -199,7 +206,7 @@ def logs(options: SourceOptions, clock: Clock, *, lenient: bool = False) -> Iter
     """Each selected log as it is now; raises as `extents`."""
     for partition, (directory, log_start) in sorted(_chosen(options, lenient=lenient).items()):
         try:
-            yield look(directory, partition, log_start, clock)
+            yield _look(directory, partition, log_start, clock)
         except DataLost:
             continue  # deleted since it was listed: a caller that knew it will miss it
 
@@ -319,6 +326,12 @@ def offset_in(
 # --- one log --------------------------------------------------------------------------------------
 
 
+def _look(directory: Path, partition: TopicPartition, log_start: int, clock: Clock) -> Log:
+    """The same with its topic's id. Raises CorruptData where that does not parse."""
+    topic_id = checkpoints.read_topic_id(directory)  # first: one made anew meanwhile has another
+    return replace(look(directory, partition, log_start, clock), topic_id=topic_id)
+
+
 def look(directory: Path, partition: TopicPartition, log_start: int, clock: Clock) -> Log:
     """A log as it is now; a torn end of the last segment is where it ends."""
     with contextlib.closing(open_segment(directory, OFFSET_MAX, clock)) as last:
@@ -379,7 +392,8 @@ def _range_of(log: Log, options: SourceOptions, pruning: Pruning, clock: Clock) 
 def _slices(wanted: Range, bytes_max: int) -> Iterator[Slice]:
     for (first, size), (last, _) in pairwise(_cuts(wanted, bytes_max)):
         mine = tuple(t for t in wanted.aborted if t.first_offset < last and t.last_offset >= first)
-        yield Slice(str(wanted.log.dir), wanted.log.partition, first, last, size, mine)
+        log = wanted.log
+        yield Slice(str(log.dir), log.partition, first, last, size, mine, log.topic_id)
 
 
 def _resolved(log: Log, bounds: Bounds, options: SourceOptions, upper: int, clock: Clock) -> int:

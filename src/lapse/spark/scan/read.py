@@ -24,6 +24,7 @@ from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import CorruptData
 from lapse.client.range_reader import DEFAULTS, FetchLimits
 from lapse.kernels.layout import CONTROL, LENGTH, LOG_APPEND_TIME, LOG_OVERHEAD
+from lapse.log.checkpoints import read_topic_id
 from lapse.log.headers import read_at
 from lapse.log.txn_index import committed
 from lapse.records import columns
@@ -163,6 +164,10 @@ class _SliceReader:
         until = self._slice.offset_until
         while self._offset < until:
             with closing(open_segment(self._dir, self._offset, self._clock)) as segment:
+                if self._is_anew():
+                    what = f"offsets from {self._offset} to {until - 1}"
+                    self._lost(f"{what} are gone: they were of another topic of this name")
+                    return
                 self._check_start(segment)
                 yield from self._segment(segment)
             if self._offset < until:
@@ -170,6 +175,11 @@ class _SliceReader:
                     self._lost(f"offsets from {self._offset} to {until - 1} are not there any more")
                     return
                 self._offset = max(self._offset, segment.next_base)
+
+    def _is_anew(self) -> bool:
+        """Whether the folder is not the planned topic's any more, with a segment of it open."""
+        wanted = self._slice.topic_id
+        return wanted is not None and read_topic_id(self._dir) != wanted
 
     def _check_start(self, segment: OpenedSegment) -> None:
         first = segment.base_offset

@@ -1,13 +1,13 @@
 """`spark.readStream.format("lapse")`: a log as a stream of micro-batches.
 
 A position is JSON, `{"orders": {"0": 17, "topicId": "…"}}`, the next offset of each partition, and
-of which topic where brokers tell its id: what Spark keeps in its checkpoint. One of an older
-checkpoint has no id; then that of the topic that is there now is noted. A batch is the offsets
-between two positions and nothing else, so that one that is repeated after a failure has the same
-records, as far as they are still there: with a sink that is idempotent each record counts once.
-From brokers its tasks have the same parts, too. For that a position also has where its batch began
-in partitions that are new in it, and in all of the first one: these begin where their logs do, and
-when the batch is repeated that may be elsewhere.
+of which topic where brokers or logs tell its id: what Spark keeps in its checkpoint. One of an
+older checkpoint has no id; then that of the topic that is there now is noted. A batch is the
+offsets between two positions and nothing else, so that one that is repeated after a failure has
+the same records, as far as they are still there: with a sink that is idempotent each record counts
+once. From brokers its tasks have the same parts, too. For that a position also has where its batch
+began in partitions that are new in it, and in all of the first one: these begin where their logs
+do, and when the batch is repeated that may be elsewhere.
 
 The end of a partition is read from its segments or its broker when Spark requests it; with
 `kafka.isolation.level` = `read_committed` the last stable offset. Partitions that come later are
@@ -161,7 +161,7 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starting=Bounds(EARLIEST, {p: begin.get(p, EARLIEST) for p in wanted}),
             ending=Bounds(EARLIEST, wanted),
         )
-        return place.plan_batch(options, ranges)
+        return place.plan_batch(options, ranges, ids)
 
     def _still_there(self, wanted: Offsets, ids: TopicIds) -> Offsets:
         """A topic may have been deleted since the batch was planned, perhaps in another life."""

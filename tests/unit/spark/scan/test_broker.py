@@ -344,6 +344,41 @@ def test_a_topic_that_is_gone(broker: Broker) -> None:
     assert list(read_split(replace(options, fail_on_data_loss=False), split)) == []
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_topic_that_was_made_anew_is_not_read_for_the_old_one(
+    broker: Broker, is_stream: bool
+) -> None:
+    """Between planning and reading: it has as many records, and they are others."""
+    name = f"anew-{is_stream}"
+    where = TopicPartition(name, 0)
+    broker.do(lambda node: create(node, name, 1))
+    broker.write(where, 0, 5)
+    given = {"subscribe": name, "kafka.default.api.timeout.ms": "500"}
+    options = parse_options(asked(broker, **given, startingOffsets="earliest"), streaming=is_stream)
+    ids = {p.topic: e.topic_id for p, e in place.extents(options).items() if e.topic_id}
+    if not is_stream:
+        (split,) = place.plan(options, Pruning())
+    anew(broker, where)
+    broker.write(where, 100, 20)
+    if is_stream:  # whose position says which topic it was
+        batch = replace(options, partitions=(where,), topics=None)
+        (split,) = place.plan_batch(batch, {where: (0, 10)}, ids)
+    with pytest.raises(DataLost, match=f"{name}-0: not there any more: .* another id"):
+        list(read_split(options, split))
+    assert list(read_split(replace(options, fail_on_data_loss=False), split)) == []
+
+
+def anew(broker: Broker, where: TopicPartition) -> None:
+    """Delete its topic, and make one of that name."""
+
+    async def delete(node: Node) -> None:
+        async with await connect(node) as connection:
+            await Admin(connection).delete_topic(where.topic)
+
+    broker.do(delete)
+    broker.do(lambda node: create(node, where.topic, 1))
+
+
 def test_a_topic_that_goes_while_it_is_read(broker: Broker) -> None:
     """What came is handed out; of the rest it is said that it is gone."""
     broker.do(lambda node: create(node, "going", 1))

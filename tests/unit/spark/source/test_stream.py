@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from lapse.base.errors import ConfigError
+from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
+from lapse.log.checkpoints import write_topic_id
 from lapse.log.partition_log import PartitionLog
 from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import parse_options
@@ -271,6 +274,31 @@ def test_a_log_that_ends_before_what_was_read(tmp_path: Path) -> None:
     assert (end, read(lenient, start, end)) == ({"a": {"0": 3}}, [])
     grow(log, 1)
     assert read(lenient, end, lenient.latestOffset(end, ALL)) == ["a:3", "a:4", "a:5"]
+
+
+def test_a_topic_that_was_made_anew_is_known_by_its_id(tmp_path: Path) -> None:
+    """Between two batches, and between planning and reading; it has more records than the old."""
+
+    def made(batches: int) -> None:
+        write(tmp_path, A, batches)
+        write_topic_id(RealFs(), tmp_path / str(A), uuid.uuid4())
+
+    made(2)
+    stream, lenient = reader(tmp_path), reader(tmp_path, failOnDataLoss="false")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    assert end["a"]["topicId"] == start["a"]["topicId"]
+    splits = stream.partitions(start, end)
+    assert [len(part) for one in splits for part in stream.read(one)] == [2 * RECORDS]
+    shutil.rmtree(tmp_path / str(A))
+    made(5)
+    with pytest.raises(DataLost, match=r"a-0: .*of another topic of this name"):
+        list(stream.read(splits[0]))
+    assert list(lenient.read(splits[0])) == []
+    with pytest.raises(DataLost, match="a: made anew"):
+        stream.latestOffset(end, ALL)
+    after = lenient.latestOffset(end, ALL)
+    assert read(lenient, end, after) == [f"a:{n}" for n in range(5 * RECORDS)]
 
 
 def test_a_named_topic_that_is_gone(tmp_path: Path) -> None:
