@@ -145,7 +145,7 @@ async def _send(args: argparse.Namespace, at: Connection, how: Line, source: Bin
 
     async with Producer(at.bootstrap, login=at.login) as producer:
         with _topics_named(args.topic):
-            await producer.partition_count(args.topic)
+            await producer.partition_count(args.topic, waits=False)
         number = 0
         async for line in _fed(_lines(source, str(args.file or "standard input"))):
             number += 1

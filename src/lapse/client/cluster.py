@@ -122,6 +122,12 @@ class Cluster(AbstractAsyncContextManager["Cluster"]):
             opening.cancel()
         self._connections.clear()
 
+    async def finish(self, timeout_seconds: float) -> None:
+        """Close all connections, each once what was sent has left this process, or time is up."""
+        there = [one.result() for one in self._connections.values() if _is_open(one)]
+        await asyncio.gather(*(connection.finish(timeout_seconds) for connection in there))
+        self.close()
+
     async def topic(self, name: str, *, create: bool = False) -> Topic:
         """A topic's leaders; with `create` the broker may make it (`auto.create.topics.enable`).
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import Any, Self, TypeVar, cast
 
 from lapse.base.clock import Clock, SystemClock
@@ -78,12 +78,24 @@ class _Wire(asyncio.BufferedProtocol):
         self.waiting: dict[int, asyncio.Future[memoryview]] = {}
         self.transport: asyncio.Transport
         self.is_lost = False
+        self.drained, self.gone = asyncio.Event(), asyncio.Event()
+        self.drained.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
+        # It says when nothing is held any more; with TLS a limit of 0 is reached by nothing at all.
+        self.transport.set_write_buffer_limits(high=1, low=0)
+
+    def pause_writing(self) -> None:
+        self.drained.clear()
+
+    def resume_writing(self) -> None:
+        self.drained.set()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_lost = True
+        self.drained.set()
+        self.gone.set()
         reason = f"{self._address} closed the connection" + (f": {error}" if error else "")
         for answer in self.waiting.values():
             if not answer.done():
@@ -159,6 +171,25 @@ class BrokerConnection(AbstractAsyncContextManager["BrokerConnection"]):
         """Hang up; requests under way fail."""
         self._wire.is_lost = True
         self._wire.transport.abort()
+
+    async def drain(self, timeout_seconds: float) -> None:
+        """Wait until nothing of what was sent is held here. Raises ConnectionLost."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._wire.drained.wait()
+        except TimeoutError as e:
+            raise ConnectionLost(f"{self.address} took nothing more in time") from e
+        if self._wire.is_lost:
+            raise ConnectionLost(f"{self.address} closed the connection")
+
+    async def finish(self, timeout_seconds: float) -> None:
+        """Hang up once what was sent has left this process, or the time is up."""
+        if not self._wire.is_lost:
+            self._wire.transport.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_seconds):
+                    await self._wire.gone.wait()
+        self.close()
 
     @property
     def is_lost(self) -> bool:

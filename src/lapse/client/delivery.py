@@ -233,12 +233,14 @@ class Lane:
             topic_data=(named,),
             transactional_id=settings.transactional_id,
         )
-        if settings.acks == 0:
-            connection.send(request, version=version)
-            return None
         seconds = settings.request_timeout_ms / 1000 + _ANSWER_SECONDS_MORE
         left = max(batch.deadline - asyncio.get_running_loop().time(), 0.0)
         try:
+            if settings.acks == 0:
+                connection.send(request, version=version)
+                # Else what a slow broker does not take would be told as sent, without an end.
+                await connection.drain(min(seconds, left))
+                return None
             answer = await connection.request(
                 request, ProduceResponse, version=version, timeout_seconds=min(seconds, left)
             )

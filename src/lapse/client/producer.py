@@ -23,10 +23,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lapse.base.backoff import backoff_ms
 from lapse.base.clock import Clock, SystemClock
-from lapse.base.errors import ConfigError, ErrorCode, KafkaError
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
+from lapse.client.attempts import tried
 from lapse.client.batches import (
     Batch,
     BatchMetadata,
@@ -36,7 +36,7 @@ from lapse.client.batches import (
     new_record,
     size_of,
 )
-from lapse.client.cluster import Cluster, Topic, parse_bootstrap, take_note
+from lapse.client.cluster import Cluster, Topic, may_try_again, parse_bootstrap, take_note
 from lapse.client.connection import ConnectionLost
 from lapse.client.delivery import (
     NO_IDENTITY,
@@ -70,7 +70,7 @@ class ProducerConfig:
         enable_idempotence: only with acks -1.
         buffer_memory: what records that are not yet in the log may hold together.
         max_request_size: the largest record.
-        max_block_ms: how long `send` waits for metadata and memory.
+        max_block_ms: how long `send` waits for a broker, metadata and memory.
         allow_auto_create_topics: a broker whose `auto.create.topics.enable` is set makes a topic
             that is not there.
     """
@@ -160,7 +160,7 @@ class Producer(AbstractAsyncContextManager["Producer"]):
             KafkaError: INVALID_RECORD (see above), MESSAGE_TOO_LARGE, an unknown topic or
                 partition, REQUEST_TIMED_OUT where there was no memory for `max_block_ms`.
             UnsupportedFeature: the broker does not know tombstones with values.
-            ConnectionLost: no broker can be reached.
+            ConnectionLost: no broker can be reached for `max_block_ms`.
         """
         self._check_open()
         moment = self._clock.now_ms() if create_time is None else create_time
@@ -177,8 +177,7 @@ class Producer(AbstractAsyncContextManager["Producer"]):
                 where = await self._place(topic, key, partition, size)
                 await self._join(where)
                 if record.tombstone:
-                    connection = await self._cluster.leader_connection(where)
-                    require_tombstone_values(connection, where)
+                    await self._require_tombstone_values(where)
                 await self._room.take(size)
         except TimeoutError as e:
             raise KafkaError(
@@ -218,7 +217,7 @@ class Producer(AbstractAsyncContextManager["Producer"]):
         fields = fields_of_arrow(records, self._clock.now_ms())
         where = await self._place(topic, None, partition, 0)
         if fields.tombstones.any():
-            require_tombstone_values(await self._cluster.leader_connection(where), where)
+            await self._require_tombstone_values(where)
         return await self.send_fields(where, fields)
 
     async def send_fields(self, where: TopicPartition, fields: RecordFields) -> list[BatchMetadata]:
@@ -246,9 +245,13 @@ class Producer(AbstractAsyncContextManager["Producer"]):
         if self._transactions is not None:
             await self._transactions.add(where)
 
-    async def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; it is made where the broker makes topics."""
-        return len((await self._topic(topic)).leaders)
+    async def partition_count(self, topic: str, *, waits: bool = True) -> int:
+        """How many partitions a topic has; it is made where the broker makes topics.
+
+        Raises KafkaError; ConnectionLost where no broker can be reached for `max_block_ms`, or at
+        once for a person who does not wait (`waits`).
+        """
+        return len((await self._topic(topic, waits=waits)).leaders)
 
     async def flush(self) -> None:
         """Send the waiting records and wait for the outcome; errors are in the futures only."""
@@ -261,9 +264,11 @@ class Producer(AbstractAsyncContextManager["Producer"]):
     async def close(self, timeout_ms: int | None = None) -> None:
         """Flush, for so long; what is not sent then fails."""
         self._closed = True
+        is_flushed = False
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await self.flush()
+            is_flushed = True
         except TimeoutError:
             pass
         finally:
@@ -272,6 +277,8 @@ class Producer(AbstractAsyncContextManager["Producer"]):
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             self._fail_what_waits()
+            if is_flushed and self._config.acks == NO_ACKS:  # nobody has said what has arrived
+                await self._cluster.finish(self._config.request_timeout_ms / 1000)
             self._cluster.close()
             await asyncio.sleep(0)  # the records' futures follow their batches'
 
@@ -300,19 +307,19 @@ class Producer(AbstractAsyncContextManager["Producer"]):
         self._keyless[topic] = place
         return place
 
-    async def _topic(self, name: str) -> Topic:
-        """Waits for the leader of a topic that the broker has just made."""
-        failures, create = 0, self._config.allow_auto_create_topics
-        while True:
-            try:
-                return await self._cluster.topic(name, create=create)
-            except KafkaError as e:
-                if e.code != ErrorCode.LEADER_NOT_AVAILABLE:
-                    raise
-            failures += 1
-            config = self._config
-            wait_ms = backoff_ms(failures, config.retry_backoff_ms, config.retry_backoff_max_ms)
-            await asyncio.sleep(wait_ms / 1000)
+    async def _topic(self, name: str, *, waits: bool = True) -> Topic:
+        """Waits for a broker, and for the leader of a topic that one has just made."""
+
+        def helps(error: LapseError) -> bool:
+            return may_try_again(error) and (waits or isinstance(error, KafkaError))
+
+        create = self._config.allow_auto_create_topics
+        ask = functools.partial(self._cluster.topic, name, create=create)
+        return await tried(ask, self._config, helps)
+
+    async def _require_tombstone_values(self, where: TopicPartition) -> None:
+        leader = functools.partial(self._cluster.leader_connection, where)
+        require_tombstone_values(await tried(leader, self._config), where)
 
     def _queue(self, where: TopicPartition) -> Queue:
         if where not in self._queues:

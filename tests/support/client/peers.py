@@ -7,6 +7,7 @@ what to answer. No answer is silence.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -95,11 +96,11 @@ class Peer:
 
 
 @asynccontextmanager
-async def running_peers(*peers: Peer) -> AsyncIterator[None]:
+async def running_peers(*peers: Peer, tls: ssl.SSLContext | None = None) -> AsyncIterator[None]:
     """Listen on free ports, until the end."""
     servers = []
     for peer in peers:
-        server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(peer.serve, "127.0.0.1", 0, ssl=tls)
         peer.port = server.sockets[0].getsockname()[1]
         servers.append(server)
     try:

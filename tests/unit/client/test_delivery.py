@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -238,6 +239,6 @@ async def test_nobody_there() -> None:
     peer = one_broker(says(0))
     async with running_peers(peer):
         pass
-    async with Producer(peer.address, QUICK) as producer:
+    async with Producer(peer.address, replace(QUICK, max_block_ms=300)) as producer:
         with pytest.raises(ConnectionLost, match="cannot connect"):
             await producer.send("t", b"k", b"v")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +16,17 @@ from lapse.broker.node import Node
 from lapse.client.connection import ConnectionLost
 from lapse.client.consumer import Consumer
 from lapse.client.delivery import UnsupportedFeature
+from lapse.client.login import login
 from lapse.client.offsets import EARLIEST
 from lapse.client.partitioner import partition_of
 from lapse.client.producer import Producer, ProducerConfig
 from lapse.client.record import ConsumerRecord
 from lapse.records.layout import Codec
+from lapse.wire.schema.metadata import MetadataRequest
+from lapse.wire.schema.produce import ProduceRequest
 from tests.support.broker.running import create, running_node
+from tests.support.client.peers import Peer, metadata, running_peers
+from tests.support.security.certificates import CHECKED_IN
 
 
 @pytest.fixture
@@ -190,7 +197,7 @@ async def test_a_closed_producer_takes_nothing_and_fails_what_waited(tmp_path: P
         with pytest.raises(ConnectionLost, match="closed"):
             await producer.send("t", b"k", b"v")
     with pytest.raises(ConnectionLost, match="cannot connect"):
-        async with Producer(address(node)) as late:
+        async with Producer(address(node), ProducerConfig(max_block_ms=300)) as late:
             await late.send("t", b"k", b"v")
 
 
@@ -208,6 +215,81 @@ async def test_a_broker_that_comes_back_gets_each_record_once(tmp_path: Path) ->
         got = await read(node, "t", 1, 20)
         await producer.close()
     assert [int(r.value or b"") for r in got] == list(range(20))
+
+
+async def test_a_broker_that_is_away_at_first_is_waited_for(tmp_path: Path) -> None:
+    """Who learns of a topic waits as long as who sends to one; a person is told at once."""
+    async with running_node(tmp_path) as node:
+        await create(node, "t", 2)
+        bootstrap, port = address(node), node.services.address.port
+    async with Producer(bootstrap) as producer:
+        with pytest.raises(ConnectionLost, match="cannot connect"):
+            await producer.partition_count("t", waits=False)
+        counting = asyncio.create_task(producer.partition_count("t"))
+        sending = asyncio.create_task(producer.send("t", b"k", b"v", partition=0))
+        await asyncio.sleep(0)
+        async with running_node(tmp_path, {"listeners": f"PLAINTEXT://127.0.0.1:{port}"}):
+            assert await counting == 2
+            assert (await (await sending)).offset == 0
+
+
+class Slow(Peer):
+    """Reads nothing until it may."""
+
+    def __init__(self) -> None:
+        super().__init__({ProduceRequest: self._take})
+        self.script[MetadataRequest] = metadata({0: self}, {"t": [0]})
+        self.reads, self.has_all = asyncio.Event(), asyncio.Event()
+
+    def _take(self, _: ProduceRequest) -> None:
+        if len(self.of(ProduceRequest)) == _MANY:
+            self.has_all.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        read = reader.readexactly
+
+        async def when_it_may(n: int) -> bytes:
+            if n >= _LARGE:
+                await self.reads.wait()
+            return await read(n)
+
+        reader.readexactly = when_it_may  # type: ignore[method-assign]
+        await super().serve(reader, writer)
+
+
+_LARGE, _MANY = 900_000, 40  # more than sockets hold
+TRUSTING = {
+    "ssl.truststore.type": "PEM",
+    "ssl.truststore.location": str(CHECKED_IN / "ca.crt"),
+}
+NO_ACKS = ProducerConfig(acks=0, enable_idempotence=False, linger_ms=0)
+
+
+@pytest.mark.parametrize("is_secured", [False, True])
+async def test_without_acks_nothing_is_dropped_at_the_end(is_secured: bool) -> None:
+    """What the broker has not read yet is sent before the producer hangs up."""
+    peer, tls = Slow(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(CHECKED_IN / "server.crt", CHECKED_IN / "server.key")
+    who = login({**TRUSTING, "security.protocol": "SSL" if is_secured else "PLAINTEXT"})
+    async with running_peers(peer, tls=tls if is_secured else None), asyncio.timeout(20):
+        async with Producer(peer.address, NO_ACKS, login=who) as producer:
+            sent = [await producer.send("t", b"k", bytes(_LARGE)) for _ in range(_MANY - 10)]
+            _, waiting = await asyncio.wait(sent, timeout=0.5)
+            assert waiting, "it is told what is gone"
+            sent += [await producer.send("t", b"k", bytes(_LARGE)) for _ in range(10)]
+            peer.reads.set()
+        assert [one.exception() for one in sent] == [None] * _MANY
+        await peer.has_all.wait()
+
+
+async def test_without_acks_a_broker_that_reads_nothing_is_not_waited_for_too_long() -> None:
+    peer, config = Slow(), replace(NO_ACKS, delivery_timeout_ms=500)
+    async with running_peers(peer):
+        async with asyncio.timeout(20), Producer(peer.address, config) as producer:
+            sent = [await producer.send("t", b"k", bytes(_LARGE)) for _ in range(30)]
+            await asyncio.wait(sent)
+        assert isinstance(sent[-1].exception(), KafkaError)
+        peer.reads.set()
 
 
 def test_unsupported_feature_is_told_apart() -> None:

@@ -17,22 +17,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 
-from lapse.base.backoff import backoff_ms
 from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.base.typed import whole
+from lapse.client.attempts import tried
 from lapse.client.cluster import Cluster, may_try_again, parse_bootstrap
-from lapse.client.connection import ConnectionLost
 from lapse.client.groups import group_ids
 from lapse.client.login import login
 from lapse.client.producer import Producer, ProducerConfig
@@ -41,7 +39,6 @@ from lapse.records.row_digest import RowDigest
 from lapse.spark.scan.write_options import WriteOptions
 from lapse.spark.source.send import Target, producer_config, send_all
 
-T = TypeVar("T")
 # Spark's own names, which tasks are told as local properties.
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 _LOOK_SECONDS = 0.5
@@ -158,9 +155,9 @@ async def see_no_more_tasks(options: WriteOptions, turn: Turn, tasks: int) -> No
                 return await _stable_word(transactions, other, settings)
 
         opened = partial(open_transactions, cluster, settings=settings)
-        for other in others(await _tried(opened, settings)):
+        for other in others(await tried(opened, settings)):
             await Transactions(cluster, other.name, settings).begin()
-        gone = others(await _tried(partial(group_ids, cluster), settings))
+        gone = others(await tried(partial(group_ids, cluster), settings))
         for other, word in zip(gone, await asyncio.gather(*map(word_of, gone)), strict=True):
             if word is not None and word.batch == turn.batch_id:
                 raise _differs(other, f"{word.rows} rows of it are there, now it has {tasks} tasks")
@@ -248,7 +245,7 @@ async def _stable_word(
 
     Brokers may say so before the offsets of the last one count (Kafka up to 3.9).
     """
-    return await _tried(partial(_last_word, transactions, turn), settings)
+    return await tried(partial(_last_word, transactions, turn), settings, _is_stable_later)
 
 
 async def _last_word(transactions: Transactions, turn: Turn) -> Word | None:
@@ -264,21 +261,9 @@ async def _last_word(transactions: Transactions, turn: Turn) -> Word | None:
     return last
 
 
-async def _tried(once: Callable[[], Awaitable[T]], settings: TransactionSettings) -> T:
-    """Until it is done, refused, or `max_block_ms` are over: the last error, then."""
-    loop, failures = asyncio.get_running_loop(), 0
-    deadline = loop.time() + settings.max_block_ms / 1000
-    while True:
-        try:
-            return await once()
-        except (ConnectionLost, KafkaError) as e:
-            failures += 1
-            wait_ms = backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
-            unstable = isinstance(e, KafkaError) and e.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
-            is_over = loop.time() + wait_ms / 1000 >= deadline
-            if is_over or not (unstable or may_try_again(e)):
-                raise
-        await asyncio.sleep(wait_ms / 1000)
+def _is_stable_later(error: LapseError) -> bool:
+    unstable = isinstance(error, KafkaError) and error.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
+    return unstable or may_try_again(error)
 
 
 def _parsed(metadata: str) -> Word | None:

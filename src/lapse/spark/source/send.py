@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,9 +15,10 @@ from lapse.base.clock import SystemClock
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.client.admin import Admin
+from lapse.client.attempts import tried
 from lapse.client.login import login
 from lapse.client.producer import DEFAULTS, Producer, ProducerConfig
-from lapse.client.settings import TOPIC, Resource
+from lapse.client.settings import TOPIC, Resource, ResourceConfig
 from lapse.records.from_arrow import PlacedRecords, WriteSpec, place_records
 from lapse.records.row_digest import RowDigest
 from lapse.spark.scan.options import TOMBSTONE_VALUES
@@ -127,14 +129,17 @@ class Target:
         unknown = [Resource(TOPIC, n) for n in self.counts if n not in self.keeping]
         if not unknown:
             return
-        who = login(self.options.client)
-        async with await Admin.open(self.options.bootstrap, login=who) as admin:
-            found = await admin.describe_configs(unknown, [TOMBSTONE_VALUES])
+        found = await tried(partial(self._described, unknown), producer_config(self.options))
         for resource, config in found.items():
             if config.error is not None:
                 raise config.error
             entry = config.entries.get(TOMBSTONE_VALUES)
             self.keeping[resource.name] = entry is not None and entry.value == "true"
+
+    async def _described(self, topics: Sequence[Resource]) -> Mapping[Resource, ResourceConfig]:
+        who = login(self.options.client)
+        async with await Admin.open(self.options.bootstrap, login=who) as admin:
+            return await admin.describe_configs(topics, [TOMBSTONE_VALUES])
 
 
 async def partition_count(options: WriteOptions, name: str) -> int:
@@ -176,11 +181,13 @@ def _topics_of(rows: pa.RecordBatch, options: WriteOptions) -> list[str]:
 def producer_config(options: WriteOptions) -> ProducerConfig:
     """As the options ask for it."""
     given = options.producer
+    delivery_ms = given.get("delivery.timeout.ms", DEFAULTS.delivery_timeout_ms)
     largest = given.get("max.request.size", DEFAULTS.max_request_size)
     return ProducerConfig(
         compression=options.codec,
         request_timeout_ms=given.get("request.timeout.ms", DEFAULTS.request_timeout_ms),
-        delivery_timeout_ms=given.get("delivery.timeout.ms", DEFAULTS.delivery_timeout_ms),
+        max_block_ms=delivery_ms,
+        delivery_timeout_ms=delivery_ms,
         buffer_memory=max(DEFAULTS.buffer_memory, largest),
         max_request_size=largest,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
+from lapse.client.connection import ConnectionLost
 from lapse.client.consumer import Consumer
 from lapse.client.partitioner import partition_of
 from lapse.client.record import ConsumerRecord
@@ -21,7 +23,7 @@ from lapse.records.batch import scan_batches
 from lapse.records.layout import Codec
 from lapse.spark.scan.write_options import WriteOptions, parse_write_options
 from lapse.spark.source.format import LapseSource
-from lapse.spark.source.send import write_all
+from lapse.spark.source.send import partition_count, write_all
 from lapse.spark.source.write import LapseStreamWriter, LapseWriter, Written
 from tests.support.broker.running import create, running_node
 
@@ -205,6 +207,23 @@ def test_columns_are_checked_before_anything_runs() -> None:
     assert isinstance(LapseSource(BROKER).writer(ROWS, False), LapseWriter)
     of_query = {**BROKER, "checkpointlocation": "/c", "asyncprogresstrackingenabled": "true"}
     assert isinstance(LapseSource(of_query).streamWriter(ROWS, False), LapseStreamWriter)
+
+
+async def test_a_broker_that_is_away_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+    """As long as `kafka.delivery.timeout.ms`, whichever request comes first."""
+    dead = {"topic": "dead", "lapse.tombstone.values.enable": "true"}
+    async with running_node(tmp_path) as node:
+        await create(node, "dead", cleanup_policy="compact", lapse_tombstone_values_enable="true")
+        wish, port = options(node, **dead), node.services.address.port
+    rows = batch(key=[b"k"], value=[b"why"], is_tombstone=[True])
+    writing = asyncio.create_task(write_all(iter([rows]), wish))
+    counting = asyncio.create_task(partition_count(wish, "dead"))
+    await asyncio.sleep(0)
+    async with running_node(tmp_path, {"listeners": f"PLAINTEXT://127.0.0.1:{port}"}) as node:
+        assert (await writing, await counting) == (1, 1)
+    brief = options(node, **dead, **{"kafka.delivery.timeout.ms": "200"})
+    with pytest.raises(ConnectionLost, match="cannot connect"):
+        await write_all(iter([rows]), brief)
 
 
 def test_what_may_be_there_twice_is_said(caplog: pytest.LogCaptureFixture) -> None:
