@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import aclosing
 from datetime import datetime
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
@@ -70,11 +71,12 @@ def _least(one: int | KafkaError, other: int | KafkaError) -> int | KafkaError:
 async def _read(cluster: Cluster, wanted: OffsetRange, cutoff_ms: int) -> int | KafkaError:
     where = str(wanted.partition)
     try:
-        async for some in read_range(cluster, wanted, committed=False):
-            for row in some.rows:
-                first = not_older_in(some.data, row, cutoff_ms, wanted.offset_from, 0, where)
-                if first is not None:
-                    return min(first[0], wanted.offset_until)
+        async with aclosing(read_range(cluster, wanted, committed=False)) as reading:
+            async for some in reading:
+                for row in some.rows:
+                    first = not_older_in(some.data, row, cutoff_ms, wanted.offset_from, 0, where)
+                    if first is not None:
+                        return min(first[0], wanted.offset_until)
     except CorruptData as e:
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, str(e))
     except KafkaError as e:

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from lapse.base.backoff import backoff_ms
-from lapse.base.errors import CorruptData, ErrorCode, KafkaError
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.client.cluster import RETRIABLE, Cluster, Topic
 from lapse.client.connection import ConnectionLost
@@ -93,7 +93,8 @@ async def read_range(
     finally:
         if fetching is not None:
             fetching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            # Nobody wants it: who has enough, or another error, is not told what became of it.
+            with contextlib.suppress(asyncio.CancelledError, LapseError):
                 await fetching
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,27 @@ async def from_peer(
 
 
 TWO, MORE = fetched(pair()), fetched(pair(2))
+
+
+@pytest.mark.parametrize("error", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_SERVER_ERROR])
+async def test_who_has_enough_is_not_told_what_became_of_the_next_request(error: ErrorCode) -> None:
+    """It is under way meanwhile, for nobody then."""
+    told = asyncio.Event()
+
+    def refused(request: FetchRequest) -> FetchResponse:
+        told.set()
+        return fetched(error=error)(request)
+
+    peer = Peer({FetchRequest: in_turn(TWO, refused)})
+    peer.script[MetadataRequest] = metadata({0: peer}, {"t": [0]})
+    async with running_peers(peer), Cluster(parse_bootstrap(peer.address)) as cluster:
+        reading = read_range(cluster, OffsetRange(T0, 0, 4), committed=False, limits=BRIEF)
+        async with aclosing(reading):
+            first = await anext(reading)
+            await told.wait()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            await asyncio.wait([task for task in others if "_Reader" in repr(task)])
+        assert first.next_offset == 2
 
 
 async def test_an_answer_without_records_says_that_there_are_none() -> None:
