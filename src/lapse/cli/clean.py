@@ -34,16 +34,16 @@ from lapse.cli.output import progress_bar, say_starting
 from lapse.cli.quantities import byte_size, whole_number
 from lapse.cli.tables import show_table
 from lapse.cli.task_memory import memory_of
-from lapse.lifecycle.clock_guard import TOOL, ClockGuard
+from lapse.lifecycle.clock_guard import TOOL, ClockGuard, seen
 from lapse.lifecycle.decide.clock import ClockVerdict, judge_clock
 from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.select import (
     Blocked,
     Decision,
     LogInfo,
+    Moment,
     RoundKind,
     RoundOptions,
-    decide,
     order,
 )
 from lapse.lifecycle.decide.verdict import Rules
@@ -226,12 +226,17 @@ def look(
     Opens no file of a log, and changes none.
     """
     view = DirectoryView(logdir)
+    verdict = None
+    if job.args.now is None:
+        verdict = seen(logdir, job.clock, job.broker.clock_jump_max_ms)
+    moment = Moment(job.now_ms, job.wish)
+    if verdict is not None and not verdict.held:
+        moment = Moment.by(verdict, job.wish)
     due: dict[TopicPartition, Decision] = {}
     untouched = []
     for partition, config in configs.items():
         try:
-            info = info_of(view.facts(partition), config, job.now_ms)
-            decision = decide(info, job.now_ms, job.wish)
+            decision = moment.decide(info_of(view.facts(partition), config, moment.now_ms))
         except LapseError as e:
             untouched.append(Cleaned(str(partition), str(e), finding=True))
             continue
@@ -341,19 +346,18 @@ def due_now(
 
     `chosen`: the only logs that count, by name. What lacks summaries is looked through first.
     """
-    now_ms = clock.now_ms
-    wish = replace(job.wish, stamp_ms=clock.latest_ms, steps=clock.record.steps)
+    moment = Moment.by(clock, job.wish)
 
     def infos() -> Iterator[LogInfo]:
         for info in owner.logs():
             if chosen is None or str(info.facts.partition) in chosen:
                 yield info
 
-    refused = _look_through(engine, owner, infos(), job, now_ms)
-    decisions = [decide(info, now_ms, wish) for info in infos()]
-    lines = [left_alone(d, wish.rules) for d in decisions if not d.due]
+    refused = _look_through(engine, owner, infos(), job, moment)
+    decisions = [moment.decide(info) for info in infos()]
+    lines = [left_alone(d, job.wish.rules) for d in decisions if not d.due]
     lines = [replace(line, outcome=refused.get(line.partition, line.outcome)) for line in lines]
-    return lines, order(decisions, wish.rules)
+    return lines, order(decisions, job.wish.rules)
 
 
 def plans_of(due: Sequence[Decision], memory: MapMemory, at_once: int, job: Job) -> list[RoundPlan]:
@@ -384,13 +388,13 @@ def time_of(directory: Path, job: Job) -> tuple[ClockVerdict, str]:
 
 
 def _look_through(
-    engine: Engine, owner: Owner, infos: Iterable[LogInfo], job: Job, now_ms: int
+    engine: Engine, owner: Owner, infos: Iterable[LogInfo], job: Job, moment: Moment
 ) -> dict[str, str]:
     """Make the missing summaries; returns, by log, why that failed.
 
     Of dirty segments only headers are read: the rounds that follow read the records.
     """
-    decisions = (decide(info, now_ms, job.wish) for info in infos)
+    decisions = (moment.decide(info) for info in infos)
     requests = requests_due(decisions, records=False)
     if not requests:
         return {}

@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lapse.base.clock import SystemClock
+from lapse.base.config import broker_config
 from lapse.base.errors import LapseError, StorageError, os_error, unreadable
 from lapse.base.ids import TopicPartition
 from lapse.base.sizes import size_text
@@ -33,7 +34,8 @@ from lapse.cli.plan_count import count
 from lapse.cli.quantities import byte_size, whole_number
 from lapse.cli.served_policies import policies_in
 from lapse.cli.tables import show_table
-from lapse.lifecycle.decide.select import Decision
+from lapse.lifecycle.clock_guard import moment_seen
+from lapse.lifecycle.decide.select import Decision, Moment
 from lapse.lifecycle.outlook.memory import memory_here
 from lapse.lifecycle.outlook.plan import (
     PlanLine,
@@ -89,9 +91,8 @@ def run(args: argparse.Namespace) -> int:
     """Print a line for each log."""
     if args.logdir is None:
         return _run_on_brokers(args)
-    now_ms = SystemClock().now_ms() if args.now is None else args.now
     memory = memory_here(byte_size("--memory", args.memory))
-    found = list(_found(args, now_ms, memory))
+    found = list(_found(args, memory))
     lines = [line if args.no_keys else with_keys(line, d, memory) for line, d in found]
     columns = {"partition": _partition_text, **_COLUMNS}
     if args.count:
@@ -120,7 +121,7 @@ def _run_on_brokers(args: argparse.Namespace) -> int:
 
 
 def _found(
-    args: argparse.Namespace, now_ms: int, memory: MapMemory
+    args: argparse.Namespace, memory: MapMemory
 ) -> Iterator[tuple[PlanLine, Decision | None]]:
     """Lines of the logs, and of what could not be read."""
     try:
@@ -136,7 +137,13 @@ def _found(
     for name, trouble in ((METADATA, policies.trouble), (REMEMBERED, remembered.trouble)):
         if trouble:
             yield line_without_facts(name, "-", trouble), None
-    yield from plan_lines(view, remembered, partitions, policies, now_ms, memory)
+    broker = broker_config({**policies.defaults, **policies.given_defaults})
+    moment = (
+        moment_seen(args.logdir, SystemClock(), broker.clock_jump_max_ms)
+        if args.now is None
+        else Moment(args.now)
+    )
+    yield from plan_lines(view, remembered, partitions, policies, moment, memory)
 
 
 def _counted(
@@ -182,7 +189,7 @@ def _would_text(line: PlanLine) -> str:
 
 def plan_lines(
     view: DirectoryView, remembered: Remembered, partitions: list[TopicPartition],
-    policies: Policies, now_ms: int, memory: MapMemory,
+    policies: Policies, moment: Moment, memory: MapMemory,
 ) -> Iterator[tuple[PlanLine, Decision | None]]:  # fmt: skip
     """One line a log, with its decision; a log that cannot be read is a line too."""
     for partition in partitions:
@@ -194,7 +201,8 @@ def plan_lines(
                 yield line_without_facts(str(partition), policy, UNKNOWN), None
                 continue
             policy = policy_text(config)
-            line, decision = line_of(info_of(view.facts(partition), config, now_ms), now_ms, memory)
+            info = info_of(view.facts(partition), config, moment.now_ms)
+            line, decision = line_of(info, moment, memory)
             contradictions = policies.contradictions_of(partition)
             if contradictions:
                 line = replace(line, explanation=f"{line.explanation}; {contradictions}")

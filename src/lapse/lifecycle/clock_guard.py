@@ -32,6 +32,7 @@ from lapse.lifecycle.decide.clock import (
     is_of_another_boot,
     judge_clock,
 )
+from lapse.lifecycle.decide.select import Moment
 
 logger = logging.getLogger(__name__)
 
@@ -141,6 +142,23 @@ def judge(
         newest, clock.now_ms(), booted_s, jump_max_ms,
         confirmed=confirmed or (rebooted and clock.is_synchronised()), boot_id=boot_id,
     )  # fmt: skip
+
+
+def seen(data_dir: Path, clock: Clock, jump_max_ms: int) -> ClockVerdict | None:
+    """How who removes records in a directory judges the clock; None where nobody does.
+
+    For who only looks: nothing is kept, and a confirmation is not used up.
+    """
+    records = kept_records(data_dir)
+    if not records:
+        return None
+    return judge(records, clock, jump_max_ms, confirmed=(data_dir / CONFIRMED).exists())
+
+
+def moment_seen(data_dir: Path, clock: Clock, jump_max_ms: int) -> Moment:
+    """The moment by which these would decide now; the clock's own where there are none."""
+    verdict = seen(data_dir, clock, jump_max_ms)
+    return Moment(clock.now_ms()) if verdict is None or verdict.held else Moment.by(verdict)
 
 
 def kept_records(data_dir: Path) -> list[ClockRecord]:

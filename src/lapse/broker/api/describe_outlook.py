@@ -37,7 +37,8 @@ from lapse.broker.request.authorize import (
 )
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
-from lapse.lifecycle.decide.select import LogInfo, decide
+from lapse.lifecycle.clock_guard import moment_seen
+from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.outlook.explain import HEALTH, SERVICE, Explained, Surroundings, unreadable_log
 from lapse.lifecycle.outlook.plan import line_of, line_without_facts, policy_text
 from lapse.lifecycle.outlook.rows import (
@@ -161,7 +162,7 @@ def _planned(
     for tp in logs:
         try:
             info = _info_of(services, tp, around.now_ms)
-            line, _ = line_of(info, around.now_ms, around.memory)
+            line, _ = line_of(info, around.moment, around.memory)
         except (LapseError, OSError) as e:
             line = line_without_facts(str(tp), _policy_of(services, tp), str(e))
         lines.append(_json(replace(line, broker=services.config.node_id)))
@@ -246,7 +247,9 @@ def _log_dir(services: Services, tp: TopicPartition) -> str | None:
 
 def _plan_rows(services: Services, tp: TopicPartition, now_ms: int) -> Iterator[Row]:
     try:
-        row, _ = plan_row(decide(_info_of(services, tp, now_ms), now_ms))
+        config = services.config
+        moment = moment_seen(_data_dir(services), services.clock, config.clock_jump_max_ms)
+        row, _ = plan_row(moment.decide(_info_of(services, tp, now_ms)))
     except (LapseError, OSError) as e:
         if isinstance(e, KafkaError) and e.code in _GONE:
             raise

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from lapse.base.config import LONG_MAX, TopicConfig
 from lapse.lifecycle.decide.bounds import Bounds, bad_segment, find_bounds, readable
-from lapse.lifecycle.decide.clock import Step, lag_over
+from lapse.lifecycle.decide.clock import ClockVerdict, Step, lag_over
 from lapse.lifecycle.decide.headers import headers_due_ms
 from lapse.lifecycle.decide.horizon import (
     NO_REMOVAL,
@@ -163,6 +163,24 @@ class RoundOptions:
 
 
 _NO_OPTIONS = RoundOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The time to decide by, and what else a clock that was judged has to do with it (ADR-11)."""
+
+    now_ms: int
+    options: RoundOptions = _NO_OPTIONS
+
+    @staticmethod
+    def by(verdict: ClockVerdict, options: RoundOptions = _NO_OPTIONS) -> Moment:
+        """As everybody decides who removes records."""
+        options = replace(options, stamp_ms=verdict.latest_ms, steps=verdict.record.steps)
+        return Moment(verdict.now_ms, options)
+
+    def decide(self, info: LogInfo) -> Decision:
+        """About a log."""
+        return decide(info, self.now_ms, self.options)
 
 
 def decide(info: LogInfo, now_ms: int, options: RoundOptions | None = None) -> Decision:

@@ -9,13 +9,13 @@ from lapse.base.clock import Clock, time_text
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import CorruptData, LapseError, StorageError, unreadable
 from lapse.base.host import processors
-from lapse.lifecycle.clock_guard import CONFIRMED, judge, kept_records
+from lapse.lifecycle.clock_guard import seen
 from lapse.lifecycle.decide.clock import ClockVerdict
 from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.lateness import deadlines_of, overdue_ms
 from lapse.lifecycle.decide.promises import Promise, bounds_of
-from lapse.lifecycle.decide.select import Decision, LogInfo, decide
+from lapse.lifecycle.decide.select import Decision, LogInfo, Moment
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.outlook.memory import memory_here
 from lapse.lifecycle.outlook.plan import policy_text
@@ -93,6 +93,7 @@ class Surroundings:
     """What the logs of one data directory have in common.
 
     Attributes:
+        moment: by which is decided.
         verdict: how the processes that remove records judge the clock; None where there are none.
         queue: which logs have a round, or wait for one.
         progress: what the lifecycle service reports; None where there never was one.
@@ -100,7 +101,7 @@ class Surroundings:
         is_judged_now: not as of another moment.
     """
 
-    now_ms: int
+    moment: Moment
     verdict: ClockVerdict | None
     queue: Queue
     places_in_queue: dict[str, int]
@@ -115,13 +116,15 @@ class Surroundings:
         data_dir: Path, config: BrokerConfig, clock: Clock, now_ms: int | None = None
     ) -> Surroundings:
         """As its files say; `now_ms`: to be judged as of that moment."""
-        verdict = None
+        verdict, moment = None, Moment(clock.now_ms() if now_ms is None else now_ms)
         if now_ms is None:
-            verdict = _verdict(data_dir, clock, config.clock_jump_max_ms)
+            verdict = seen(data_dir, clock, config.clock_jump_max_ms)
+        if verdict is not None and not verdict.held:
+            moment = Moment.by(verdict)
         queue, progress, trouble = _of_service(data_dir)
         master = within_cores(config.lifecycle_master, config.lifecycle_cores_max, processors())
         return Surroundings(
-            clock.now_ms() if now_ms is None else now_ms,
+            moment,
             verdict,
             queue,
             {log: n for n, log in enumerate(queue.logs)},
@@ -132,9 +135,14 @@ class Surroundings:
             now_ms is None,
         )
 
+    @property
+    def now_ms(self) -> int:
+        """The time to decide by."""
+        return self.moment.now_ms
+
     def explained(self, info: LogInfo, offset: int | None = None) -> Explained:
         """A log; with `offset` the fate of one record. Raises CorruptData, StorageError."""
-        decision = decide(info, self.now_ms)
+        decision = self.moment.decide(info)
         context = self._context(decision)
         fate = None if offset is None else history_of(decision, offset, context)
         return self._explained(decision, context, fate)
@@ -207,11 +215,3 @@ def _of_service(logdir: Path) -> tuple[Queue, ServiceProgress | None, LapseError
         return read_queue(logdir) or Queue(), read_progress(logdir), None
     except (CorruptData, StorageError) as e:
         return Queue(), None, e
-
-
-def _verdict(logdir: Path, clock: Clock, jump_max_ms: int) -> ClockVerdict | None:
-    """How the processes that remove records here judge the clock; None where there are none."""
-    records = kept_records(logdir)
-    if not records:
-        return None
-    return judge(records, clock, jump_max_ms, confirmed=(logdir / CONFIRMED).exists())

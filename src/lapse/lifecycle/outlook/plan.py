@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lapse.base.clock import time_text
 from lapse.base.config import TopicConfig
 from lapse.lifecycle.decide.explain import explain
-from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, decide
+from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, Moment
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
 from lapse.log.reader import without_summary
@@ -81,10 +81,10 @@ class PlanLine:
     broker: int | None = None
 
 
-def line_of(info: LogInfo, now_ms: int, memory: MapMemory) -> tuple[PlanLine, Decision]:
+def line_of(info: LogInfo, moment: Moment, memory: MapMemory) -> tuple[PlanLine, Decision]:
     """The line of a log, and the decision that it shows."""
     facts, config = info.facts, info.config
-    decision = decide(info, now_ms)
+    decision = moment.decide(info)
     why = explain(decision)
     bounds = decision.bounds
     plan = plan_of(decision, memory) if decision.due else None

@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -38,8 +38,8 @@ from lapse.lifecycle.decide.select import (
     Decision,
     Due,
     LogInfo,
+    Moment,
     RoundOptions,
-    decide,
     must_be_made,
     order,
 )
@@ -227,8 +227,7 @@ class Service:
 
     def _decide(self, infos: Iterable[LogInfo], clock: ClockVerdict) -> list[Decision]:
         """What is decided of each; one that cannot be decided on is left out for a while."""
-        plain = RoundOptions(stamp_ms=clock.latest_ms, steps=clock.record.steps)
-        asked = replace(plain, asked=True)
+        plain, asked = Moment.by(clock), Moment.by(clock, RoundOptions(asked=True))
         self._wishes = read_wishes(self._data_dir, clock.now_ms)
         decisions = []
         for info in infos:
@@ -237,8 +236,7 @@ class Service:
                 continue
             self._undecided.discard(name)
             try:
-                options = asked if name in self._wishes else plain
-                decisions.append(decide(info, clock.now_ms, options))
+                decisions.append((asked if name in self._wishes else plain).decide(info))
             except Exception as e:
                 logger.exception("nothing can be decided of %s", name)
                 self._setbacks.set_back(name, f"nothing can be decided of it: {e!r}")

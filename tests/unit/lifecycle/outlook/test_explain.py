@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from lapse.base.config import broker_config
 from lapse.base.fs import RealFs
-from lapse.lifecycle.clock_guard import ClockGuard
-from lapse.lifecycle.outlook.explain import _verdict
+from lapse.lifecycle.clock_guard import CONFIRMED, ClockGuard, moment_seen, seen
+from lapse.lifecycle.decide.explain import explain
+from lapse.lifecycle.decide.select import Moment
+from lapse.lifecycle.outlook.explain import Surroundings
+from lapse.lifecycle.outlook.plan import line_of
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.testing.clock import ManualClock
+from tests.support.lifecycle.rounds import MEMORY, NOW, compacted, make_logs, overwritten
 
 HOUR_MS = 3_600_000
 
@@ -64,8 +70,30 @@ def test_the_clock_is_held_where_it_is(
     before.look()
     before.keep()
     happening(clock)
-    told = _verdict(tmp_path, clock, HOUR_MS)
+    told = seen(tmp_path, clock, HOUR_MS)
     judged = guard(clock, tmp_path).look()
     assert told is not None
     assert (told.held, told.jumped_ms) == (judged.held, judged.jumped_ms)
     assert told.held == held
+
+
+def test_what_is_told_is_what_is_decided_after_the_clock_was_set_right(tmp_path: Path) -> None:
+    """ADR-11: times that a slow clock wrote down keep records for longer, in words too."""
+    clock = ManualClock(NOW)
+    settings = compacted(min_compaction_lag_ms=2 * HOUR_MS)
+    configs = make_logs(tmp_path, {"a": overwritten()}, settings, clock)
+    guard(clock, tmp_path).look()
+    clock.jump(5 * HOUR_MS)
+    (tmp_path / CONFIRMED).touch()
+    verdict = guard(clock, tmp_path).look()
+    assert not verdict.held
+    with DirectoryOwner(tmp_path, configs, RealFs(), clock) as owner:
+        [info] = owner.logs()
+    assert Moment(clock.now_ms()).decide(info).due, "by the clock alone"
+    decision = Moment.by(verdict).decide(info)
+    told = Surroundings.of(tmp_path, broker_config({}), clock).explained(info)
+    moment = moment_seen(tmp_path, clock, HOUR_MS)
+    line, _ = line_of(info, moment, MEMORY)
+    assert decision.due == line.due == ()
+    assert told.first_uncleanable == decision.bounds.upper
+    assert (told.text, line.explanation) == (explain(decision).text,) * 2

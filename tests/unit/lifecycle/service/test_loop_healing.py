@@ -16,13 +16,12 @@ from lapse.base.errors import LapseError
 from lapse.base.fs import RealFs
 from lapse.broker.logs.housekeeping import apply_retention, believing, roll_if_due
 from lapse.lifecycle.decide.bounds import Bound
-from lapse.lifecycle.decide.select import Decision, LogInfo, RoundOptions, decide
+from lapse.lifecycle.decide.select import Decision, LogInfo, Moment, decide
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.ledger import read_heads
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.run import Run, Steps
-from lapse.lifecycle.service import loop as service_module
 from lapse.lifecycle.service.loop import ServiceOptions
 from lapse.lifecycle.status.reports import read_progress, read_queue, read_reports
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, segment_path
@@ -331,13 +330,15 @@ def test_an_engine_that_is_lost_comes_out_after_what_is_done_is_committed(tmp_pa
 def test_a_log_that_nothing_can_be_decided_of_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def decide_or_fail(info: LogInfo, now_ms: int, wish: RoundOptions) -> Decision:
+    usual = Moment.decide
+
+    def decide_or_fail(moment: Moment, info: LogInfo) -> Decision:
         if info.facts.partition.topic == "a":
             raise ZeroDivisionError
-        return decide(info, now_ms, wish)
+        return usual(moment, info)
 
     with parts(tmp_path / "data", {"a": overwritten(), "b": overwritten()}) as p:
-        monkeypatch.setattr(service_module, "decide", decide_or_fail)
+        monkeypatch.setattr(Moment, "decide", decide_or_fail)
         p.service.step()
         assert (len(p.records("a-0")), len(p.records("b-0"))) == (100, 10)
         p.service.step()
