@@ -14,17 +14,31 @@ import pytest
 from pyspark import TaskContext
 
 from lapse.base.clock import SystemClock
+from lapse.base.errors import ConfigError
+from lapse.base.fs import RealFs
 from lapse.cli.main import main
+from lapse.lifecycle.erase import replicas, sign
 from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, REMAINS, judge
 from lapse.lifecycle.erase.replicas import NOT_THERE, ReplicaFindings, Run, Where, look_through
 from lapse.lifecycle.erase.search import Search, make_search, spec_of
 from lapse.lifecycle.round.progress import Progress
 from lapse.records.layout import Codec
+from lapse.spark.actions.prove_erased import look_at, prove
+from lapse.spark.actions.words import words_of
 from lapse.spark.rounds import erase as erase_job
 from lapse.spark.rounds.erase import DEATHS_MAX, DIED, SparkAudits, spark_audits
+from lapse.spark.session.jobs import ActionFailed, Jobs
 from lapse.spark.session.session import OpenSession, SessionOptions
 from tests.support.lifecycle.erase.replica import FIRST, KEY, NEVER, batch, damaged, others, written
+
+ASKED = {"topic": "t", "key": [KEY.decode()]}
+
+
+def key_in(folder: Path) -> Path:
+    """Of these tests: a task has its own environment, and would make one where it is at home."""
+    sign.load_or_make_key(RealFs(), folder / "key.pem")
+    return folder / "key.pem"
 
 
 def quiet(_: Progress) -> None:
@@ -74,6 +88,43 @@ def test_the_report_is_the_same_but_for_its_time_and_salt(
     assert reports[0][1]["verdict"]["state"] == REMAINS
 
 
+def test_the_action_finds_the_same_in_several_tasks(
+    replica: Path, session: OpenSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(erase_job, "BIN_COST_BYTES_MIN", 1 << 20)  # of small files too
+    _, expected = report_of(capsys, replica, "inline")
+    told: list[tuple[str, int, int]] = []
+    jobs = Jobs(session.spark, lambda what, done, total: told.append((what, done, total)))
+    path = tmp_path / "report.json"
+    asked = {**ASKED, "replica": replica, "report": path, "sign_with": key_in(tmp_path)}
+    sealed = prove(jobs, words_of("prove-erased", None, asked))
+    assert plain(sealed) == expected
+    assert path.read_text() == sealed
+    [tasks] = {total for what, _, total in told if what == "looking through 34 files"}
+    assert tasks > 1
+    with pytest.raises(ActionFailed, match="is there already; a report is never written over"):
+        prove(jobs, words_of("prove-erased", None, asked))
+    with pytest.raises(ConfigError, match="--topic: needed"):
+        prove(jobs, words_of("prove-erased", None, {"replica": replica}))
+
+
+def test_a_task_of_the_action_that_sees_other_files_proves_nothing(
+    tmp_path: Path, session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "LISTINGS_MAX", 4)
+    written(tmp_path / "here" / "t-0" / FIRST, batch(0, KEY))
+    written(tmp_path / "there" / "t-0" / FIRST, others(0))
+    monkeypatch.setattr(
+        "lapse.spark.actions.prove_erased.look_at",
+        lambda some: look_at(some.replace(b"/here", b"/there")),
+    )
+    asked = {**ASKED, "replica": tmp_path / "here", "sign_with": key_in(tmp_path)}
+    sealed = prove(Jobs(session.spark), words_of("prove-erased", None, asked))
+    assert plain(sealed)["verdict"]["state"] == NOT_PROVEN
+
+
 def test_spark_goes_while_nothing_is_to_be_done_and_comes_back_for_much(
     replica: Path, session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,11 +152,17 @@ def report_of(
     capsys.readouterr()
     words = ["--topic", "t", "--key", KEY.decode(), "--replica", str(replica), "--json"]
     code = main(["prove-erased", *words, "--engine", engine])
-    report = json.loads(capsys.readouterr().out)["report"]
+    return code, plain(capsys.readouterr().out)
+
+
+def plain(sealed: str) -> dict[str, Any]:
+    """A report, but for its time, its salt and who signed it."""
+    report: dict[str, Any] = json.loads(sealed)["report"]
+    report["key_id"] = ""
     for changes in ("started_ms", "ended_ms"):
         report[changes] = 0
     report["asked"] |= {"salt": "", "keys": []}
-    return code, report
+    return report
 
 
 def verdict_of(replica: ReplicaFindings, search: Search) -> str:

@@ -20,7 +20,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ from lapse.lifecycle.erase.replicas import (
 )
 from lapse.lifecycle.erase.search import (
     KEY_FORMATS,
+    Search,
     SearchSpec,
     make_search,
     parse_key,
@@ -148,7 +149,29 @@ def run(args: argparse.Namespace) -> int:
 # --- proving --------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to look for and where, since when."""
+
+    places: tuple[Where, ...]
+    search: Search
+    started_ms: int
+
+
 def _prove(args: argparse.Namespace, clock: Clock) -> int:
+    asked = ask(args, clock)
+    warm_up()
+    with (
+        progress_bar("looking through", clock) as on_progress,
+        audits(args, clock, on_progress) as runs,
+    ):
+        run_units = runs(asked.search)
+        replicas = tuple(look_through(where, run_units, clock) for where in asked.places)
+    return conclude(args, asked, replicas, clock)
+
+
+def ask(args: argparse.Namespace, clock: Clock) -> Asked:
+    """What the options say. Raises ConfigError, StorageError before anything is looked at."""
     if args.public_key:
         raise ConfigError("--public-key: allowed only with --check")
     places = _places(args)
@@ -157,19 +180,19 @@ def _prove(args: argparse.Namespace, clock: Clock) -> int:
         tombstones_too=args.tombstones_too,
     )  # fmt: skip
     _check_report_path(args.report)
-    key = signing_key(args) if args.report is not None or args.json else None
-    warm_up()
-    started_ms = clock.now_ms()
-    with (
-        progress_bar("looking through", clock) as on_progress,
-        audits(args, clock, on_progress) as runs,
-    ):
-        run_units = runs(search)
-        replicas = tuple(look_through(where, run_units, clock) for where in places)
-    spec = spec_of(search, secrets.token_hex(_SALT_BYTES))
+    _signing_key(args)  # before the work, not after it
+    return Asked(tuple(places), search, clock.now_ms())
+
+
+def conclude(
+    args: argparse.Namespace, asked: Asked, replicas: tuple[ReplicaFindings, ...], clock: Clock
+) -> int:
+    """The report of what was found: written, printed; the exit code."""
+    key = _signing_key(args)
+    spec = spec_of(asked.search, secrets.token_hex(_SALT_BYTES))
     report = Report(
-        FORMAT, version("lapse"), platform.node(), args.topic, args.partition, spec, started_ms,
-        clock.now_ms(), replicas, judge(replicas, spec, args.topic),
+        FORMAT, version("lapse"), platform.node(), args.topic, args.partition, spec,
+        asked.started_ms, clock.now_ms(), replicas, judge(replicas, spec, args.topic),
         cluster_ids=cluster_ids_of(replicas), topic_ids=topic_ids_of(replicas),
         key_id="" if key is None else sign.fingerprint(sign.public_key_of(key)),
     )  # fmt: skip
@@ -184,6 +207,11 @@ def _prove(args: argparse.Namespace, clock: Clock) -> int:
     if key is not None:
         say_key(sign.public_key_of(key), args.report)
     return EXIT_CODES[report.verdict.state]
+
+
+def _signing_key(args: argparse.Namespace) -> Any:
+    """None where nothing is to be signed."""
+    return signing_key(args) if args.report is not None or args.json else None
 
 
 @contextmanager

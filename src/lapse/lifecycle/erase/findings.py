@@ -26,7 +26,7 @@ class AuditUnit:
         below: records with a value from this offset on may stay; None: as the search says.
         below_epoch: of these, only those of batches of this leader epoch or a later one.
         rows: it is a table's (`rows`).
-        listed: of an object in a store: as it was listed.
+        listed: of an object in a store, or a file that is not seen from here: as it was listed.
     """
 
     replica: str

@@ -55,6 +55,24 @@ class Runs(Protocol):
         """Release resources: nothing will be looked through for a while."""
 
 
+class Place(Protocol):
+    """Where to look, from wherever that is seen: `Where` here, or in a task far away."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def sort(self) -> Sort: ...
+
+    def listed(self) -> Listing:
+        """What is there now."""
+
+    def sorted_out(
+        self, places: Sequence[ReplicaFile]
+    ) -> tuple[Sequence[Findings], Sequence[AuditUnit]]:
+        """Findings about what need not be looked through, and all that is to be."""
+
+
 class Sort(Enum):
     """What a directory is: of a folder and a table every file counts."""
 
@@ -86,6 +104,19 @@ class Where:
         if self.sort is Sort.TABLE:
             return list_table(self.path, self.topic, self.partition)
         return list_replica(path, self.topic, self.partition)
+
+    def sorted_out(self, places: Sequence[ReplicaFile]) -> tuple[list[Findings], list[AuditUnit]]:
+        """As `Place`; the largest first, so that who share the work end together."""
+        found, waiting = [], []
+        for place in places:
+            what = why_keyless(Path(self.path), place) if self.sort is Sort.LOGS else None
+            if place.problem is None and what is None:
+                waiting.append(place)
+                continue
+            kind = KEYLESS if what else RAW
+            found.append(Findings(place.path, place.folder, place.state, kind, what, place.problem))
+        waiting.sort(key=lambda p: -(p.state.size if p.state is not None else 0))
+        return found, self.units(waiting)
 
     def units(self, places: Sequence[ReplicaFile]) -> list[AuditUnit]:
         """All of each file."""
@@ -173,7 +204,7 @@ class ReplicaFindings:
 
 
 def look_through(
-    where: Where, run: Run, clock: Clock, known: Iterable[Findings] = ()
+    where: Place, run: Run, clock: Clock, known: Iterable[Findings] = ()
 ) -> ReplicaFindings:
     """Look through all files that are not known already, until they stop changing."""
     done = {found.path: found for found in known}
@@ -196,7 +227,7 @@ def look_through(
     return _found(where, listing, done, LISTINGS_MAX, "its files keep changing")
 
 
-def nothing_found(where: Where, problem: str, listings: int = 0) -> ReplicaFindings:
+def nothing_found(where: Place, problem: str, listings: int = 0) -> ReplicaFindings:
     """Of a directory that cannot be looked through."""
     return ReplicaFindings(
         where.path, where.sort is Sort.SCRATCH, problem, listings=listings,
@@ -289,23 +320,13 @@ def _has_grown(state: FileState | None, place: ReplicaFile) -> bool:
 
 
 def _settle(
-    where: Where, places: Sequence[ReplicaFile], run: Run, done: dict[str, Findings]
+    where: Place, places: Sequence[ReplicaFile], run: Run, done: dict[str, Findings]
 ) -> None:
     by_path = {place.path: place for place in places}
-    waiting: list[ReplicaFile] = []
-    for place in places:
-        what = why_keyless(Path(where.path), place) if where.sort is Sort.LOGS else None
-        if place.problem is not None or what is not None:
-            done[place.path] = Findings(
-                place.path, place.folder, place.state, KEYLESS if what else RAW, what,
-                place.problem,
-            )  # fmt: skip
-        else:
-            waiting.append(place)
-    # The largest first, so that the threads or tasks that share the work end together.
-    waiting.sort(key=lambda p: -(p.state.size if p.state is not None else 0))
+    known, units = where.sorted_out(places)
+    done |= {found.path: found for found in known}
     now: dict[str, Findings] = {}
-    for found in run(where.units(waiting)):
+    for found in run(units):
         before = now.get(found.path)  # where a run split a file, its parts come in order
         now[found.path] = found if before is None else joined(before, found)
     for path, found in now.items():
@@ -314,7 +335,7 @@ def _settle(
 
 
 def _found(
-    where: Where, listing: Listing, done: dict[str, Findings], listings: int, problem: str | None
+    where: Place, listing: Listing, done: dict[str, Findings], listings: int, problem: str | None
 ) -> ReplicaFindings:
     if problem is None and where.sort is Sort.LOGS and not listing.is_log_directory:
         problem = _NO_LOG_DIRECTORY

@@ -58,6 +58,11 @@ def run_command(encoded: bytes) -> bytes:
     return msgspec.json.encode(_ended(command.words[0], lambda: _run(command)))
 
 
+def run_answered(name: str, run: Callable[[], int]) -> bytes:
+    """The same for a part of a command."""
+    return msgspec.json.encode(_ended(name, run))
+
+
 def answered(work: Callable[[bytes], Any]) -> Work:
     """The same for what is no whole command: what it returns is what is printed, as JSON."""
 
