@@ -40,7 +40,10 @@ def test_what_it_prints_and_how_it_ends_is_that_of_a_fresh_one(tmp_path: Path, e
 def test_it_is_a_fork(errors: int) -> None:
     process = warm.start(["plan", "--help"], errors)
     assert printed(process)
-    assert not isinstance(process, subprocess.Popen)
+    then = warm._running[-1].environment
+    assert not isinstance(process, subprocess.Popen), (
+        f"some test has left in the environment: {set(os.environ.items()) ^ set(then.items())}"
+    )
 
 
 def test_one_with_another_environment_starts_from_nothing(

@@ -37,8 +37,7 @@ from lapse.broker.request.authorize import (
 )
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
-from lapse.lifecycle.clock_guard import moment_seen
-from lapse.lifecycle.decide.select import LogInfo
+from lapse.lifecycle.decide.select import LogInfo, decide
 from lapse.lifecycle.outlook.explain import HEALTH, SERVICE, Explained, Surroundings, unreadable_log
 from lapse.lifecycle.outlook.plan import line_of, line_without_facts, policy_text
 from lapse.lifecycle.outlook.rows import (
@@ -247,9 +246,7 @@ def _log_dir(services: Services, tp: TopicPartition) -> str | None:
 
 def _plan_rows(services: Services, tp: TopicPartition, now_ms: int) -> Iterator[Row]:
     try:
-        config = services.config
-        moment = moment_seen(_data_dir(services), services.clock, config.clock_jump_max_ms)
-        row, _ = plan_row(moment.decide(_info_of(services, tp, now_ms)))
+        row, _ = plan_row(decide(_info_of(services, tp, now_ms), now_ms))
     except (LapseError, OSError) as e:
         if isinstance(e, KafkaError) and e.code in _GONE:
             raise

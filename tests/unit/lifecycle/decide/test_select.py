@@ -242,14 +242,6 @@ def test_what_a_clock_stamped_and_noted_too_early_waits_for_as_much_longer() -> 
         assert decide(LogInfo(young, lag), now_ms, given).bounds.upper == upper
 
 
-def test_h2_a_setting_that_is_lowered_does_not_hurry_what_was_stamped_too_early() -> None:
-    wish = RoundOptions(steps=(Step(NOW - 3000, NOW - 901, 500),))
-    stamp = Stamp(NOW - 2100, NOW - 100, NOW - 2100, 0, 10)
-    info = LogInfo(with_horizon(NOW - 100), compacted(delete_retention_ms=100), (stamp,))
-    assert decide(info, NOW).passed_until_ms == NOW
-    assert decide(info, NOW, wish).passed_until_ms == NOW - 500
-
-
 def test_s1_not_compacted_is_not_cleaned_even_by_force() -> None:
     for policy, words in (("delete", "delete"), ("", "(empty)")):
         found = decided(sealed(segment(0)), RoundOptions(force=True), cleanup_policy=policy)

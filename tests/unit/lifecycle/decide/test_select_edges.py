@@ -120,3 +120,13 @@ def test_only_what_the_rules_of_a_round_count_calls_for_one() -> None:
     assert decided(facts).removal == Removal(NOW - 10, 99)
     assert decided(facts, stamps=()).removal == NO_REMOVAL
     assert decided(facts, EXACT, stamps=()).removal == Removal(NOW - 10, 99)
+
+
+def test_h2_a_setting_that_is_lowered_does_not_hurry_what_was_stamped_too_early() -> None:
+    wish = RoundOptions(steps=(Step(NOW - 3000, NOW - 901, 500),))
+    stamp = Stamp(NOW - 2100, NOW - 100, NOW - 2100, 0, 10)
+    waits = segment(0, horizon_earliest_ms=NOW - 100, horizon_bytes=1)
+    facts = sealed(waits, cleaner_checkpoint=10)
+    info = LogInfo(facts, compacted(delete_retention_ms=100), (stamp,))
+    assert decide(info, NOW).passed_until_ms == NOW
+    assert decide(info, NOW, wish).passed_until_ms == NOW - 500
