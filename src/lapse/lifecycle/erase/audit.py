@@ -95,6 +95,29 @@ def opened(unit: AuditUnit, look: Callable[[int], Findings]) -> Findings:
         os.close(fd)
 
 
+class _Into:
+    """Where records are counted, and from which offset on those with a value may stay.
+
+    Attributes:
+        counts: made when first asked for, as most files need but one.
+    """
+
+    def __init__(self, bound: int, search: Search) -> None:
+        self.below = np.array([bound, search.below], np.int64)
+        self._targets = search.targets
+        self._counts: NDArray[np.int64] | None = None
+
+    @property
+    def is_used(self) -> bool:
+        return self._counts is not None
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        if self._counts is None:
+            self._counts = np.zeros((kernel.COUNTS, self._targets), np.int64)
+        return self._counts
+
+
 class Look:
     """One walk through one file."""
 
@@ -107,12 +130,11 @@ class Look:
         self._state = FileState.of(os.fstat(fd))
         self._window = Window(fd, unit.start, self._state.size if unit.end is None else unit.end)
         bound = search.below if unit.below is None else min(search.below, unit.below)
-        self._below = np.array([bound, search.below], np.int64)
-        self._all_count = np.array([search.below, search.below], np.int64)
-        # What it says of its epoch may be what is damaged.
-        self._below_damaged = self._below if unit.below_epoch < 0 else self._all_count
-        self._counts = np.zeros((kernel.COUNTS, search.targets), np.int64)
-        self._damaged_counts: NDArray[np.int64] | None = None  # of what consumers do not get
+        self._usual = _Into(bound, search)
+        self._later = _Into(0, search)
+        self._alone = _Into(search.below, search)  # what a replica has that its leader never had
+        # What consumers do not get; what it says of its epoch may be what is damaged.
+        self._broken_off = _Into(bound if unit.below_epoch < 0 else search.below, search)
         self._hits = np.empty(SPOTS_MAX, kernel.HIT)
         self._totals = np.zeros(2, np.int64)
         self._states = np.empty(_ROWS, np.uint8)
@@ -188,16 +210,29 @@ class Look:
     def _look_into(self, rows: NDArray[np.void]) -> None:
         """Batches with a right checksum, where they lie in the window."""
         self._batches += len(rows)
-        came_later = rows["leader_epoch"] >= self._unit.below_epoch
-        for some, below in ((came_later, self._below), (~came_later, self._all_count)):
+        later, alone = self._by_epoch(rows)
+        usual = ~(later | alone)
+        for some, into in ((usual, self._usual), (later, self._later), (alone, self._alone)):
             if some.any():
-                self._look_into_some(rows if some.all() else rows[some], below)
+                self._look_into_some(rows if some.all() else rows[some], into)
 
-    def _look_into_some(self, rows: NDArray[np.void], below: NDArray[np.int64]) -> None:
+    def _by_epoch(self, rows: NDArray[np.void]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which batches came later whatever their offset, and which at theirs did not."""
+        unit, epochs = self._unit, rows["leader_epoch"]
+        if unit.below is None or unit.below_epoch < 0:
+            none = np.zeros(len(rows), np.bool_)
+            return none, none
+        says_it = (epochs >= 0) & (rows["magic"] == 2)
+        alone = says_it & (epochs < unit.below_epoch)
+        if unit.by_epoch:
+            alone |= ~says_it
+        return says_it & (epochs > unit.below_epoch), alone & (rows["last_offset"] >= unit.below)
+
+    def _look_into_some(self, rows: NDArray[np.void], into: _Into) -> None:
         states = self._states[: len(rows)]
         broken, control, packed = kernel.find_keys_in_place(
-            self._window.data, rows, self._table, below, self._counts, self._hits, self._totals,
-            states,
+            self._window.data, rows, self._table, into.below, into.counts, self._hits,
+            self._totals, states,
         )  # fmt: skip
         self._note_spots(rows, damaged=False)
         self._control += control
@@ -206,11 +241,11 @@ class Look:
                 self._broken(rows[n], "records do not parse")
         if packed:
             packed_rows = rows[states == kernel.PACKED]
-            self._look_into_packed(packed_rows[packed_rows["magic"] == 2], below)
+            self._look_into_packed(packed_rows[packed_rows["magic"] == 2], into)
             for row in packed_rows[packed_rows["magic"] < 2]:
-                self._look_into_wrapper(row, below)
+                self._look_into_wrapper(row, into)
 
-    def _look_into_packed(self, rows: NDArray[np.void], below: NDArray[np.int64]) -> None:
+    def _look_into_packed(self, rows: NDArray[np.void], into: _Into) -> None:
         if not len(rows):
             return
         for some in self._inflater.inflate(self._window.data, rows):
@@ -219,7 +254,7 @@ class Look:
                 continue
             self._inflated += len(some.plain)
             batches = rows[some.which]
-            states = self._find(some.plain, batches, some.starts, some.ends, below)
+            states = self._find(some.plain, batches, some.starts, some.ends, into)
             for n in np.flatnonzero(states == kernel.BROKEN):
                 plain = some.plain[some.starts[n] : some.ends[n]]
                 self._raw.search_inflated(plain, self._window.at + int(batches[n]["position"]))
@@ -228,7 +263,7 @@ class Look:
                 if states[some.which.index(number)] != kernel.BROKEN:  # else all of it is reported
                     self._unread(unread)
 
-    def _look_into_wrapper(self, row: np.void, below: NDArray[np.int64]) -> None:
+    def _look_into_wrapper(self, row: np.void, into: _Into) -> None:
         """Messages of v0 or v1 inside another."""
         try:
             plain, records = decode_message(self._window.data, row, self._unit.path)
@@ -239,23 +274,19 @@ class Look:
         self._inflated += len(plain)
         base_offset = int(row["base_offset"])
         kernel.find_keys_in_rows(
-            as_array(plain), records, base_offset, self._table, below, self._counts, self._hits,
-            self._totals,
+            as_array(plain), records, base_offset, self._table, into.below, into.counts,
+            self._hits, self._totals,
         )  # fmt: skip
         self._note_spots(np.array([row], BATCH), damaged=False)
 
     def _find(
         self, plain: NDArray[np.uint8], rows: NDArray[np.void], starts: NDArray[np.int64],
-        ends: NDArray[np.int64], below: NDArray[np.int64], *, damaged: bool = False,
+        ends: NDArray[np.int64], into: _Into,
     ) -> NDArray[np.uint8]:  # fmt: skip
-        states = np.empty(len(rows), np.uint8)
-        if damaged and self._damaged_counts is None:
-            self._damaged_counts = np.zeros_like(self._counts)
-        counts = self._damaged_counts if damaged else self._counts
-        assert counts is not None
+        states, damaged = np.empty(len(rows), np.uint8), into is self._broken_off
         kernel.find_keys(
-            plain, rows, starts, ends, self._table, below, counts, self._hits, self._totals,
-            states,
+            plain, rows, starts, ends, self._table, into.below, into.counts, self._hits,
+            self._totals, states,
         )  # fmt: skip
         self._note_spots(rows, damaged=damaged)
         if not damaged:
@@ -316,9 +347,7 @@ class Look:
         reach = min(size, window.filled)
         if not codec:
             starts, ends = np.array([HEADER_SIZE], np.int64), np.array([reach], np.int64)
-            states = self._find(
-                data, np.array([row], BATCH), starts, ends, self._below_damaged, damaged=True
-            )
+            states = self._find(data, np.array([row], BATCH), starts, ends, self._broken_off)
             # If it is all there and does not parse, its codec may be what is damaged.
             return size, reach < size or states[0] == kernel.READ
         if reach < size:
@@ -328,8 +357,7 @@ class Look:
         if isinstance(some, Refused):
             return size, False
         states = self._find(
-            some.plain, np.array([row], BATCH), some.starts, some.ends, self._below_damaged,
-            damaged=True,
+            some.plain, np.array([row], BATCH), some.starts, some.ends, self._broken_off
         )  # fmt: skip
         self._raw.search_inflated(some.plain, position)
         return size, states[0] == kernel.READ and not some.unread
@@ -408,24 +436,34 @@ class Look:
     def _counted(self) -> tuple[Count, ...]:
         raw = np.zeros(self._search.targets, np.int64)
         raw[: len(self._raw.counts)] = self._raw.counts
-        counts = self._counts
-        if self._damaged_counts is not None:
+        counts = self._usual.counts
+        later = self._later.counts if self._later.is_used else np.zeros_like(counts[:, :1])
+        others = [one for one in (self._broken_off, self._alone, self._later) if one.is_used]
+        if others:
             counts = counts.copy()
-            counts[: kernel.AFTER_VALUE] += self._damaged_counts[: kernel.AFTER_VALUE]
-        found = np.flatnonzero(counts.any(axis=0) | (raw != 0))
-        rows = counts[:, found].T.tolist()
+            for one in others:
+                counts[: kernel.AFTER_VALUE] += one.counts[: kernel.AFTER_VALUE]
+            after = counts[kernel.AFTER_TOMBSTONE]
+            np.maximum(after, later[kernel.AFTER_TOMBSTONE], out=after)
+        lasts = np.broadcast_to(later[kernel.AFTER_VALUE], raw.shape)
+        found = np.flatnonzero(counts.any(axis=0) | (raw != 0) | (lasts != 0))
+        rows = zip(
+            found.tolist(), counts[:, found].T.tolist(), raw[found].tolist(),
+            lasts[found].tolist(), strict=True,
+        )  # fmt: skip
         return tuple(
             Count(
-                n, with_value, tombstones, beyond, raw_places, after_value - 1, after_tombstone - 1
+                n, with_value, tombstones, beyond, raw_places, after_value - 1, after_tombstone - 1,
+                last - 1,
             )
-            for n, raw_places, (
+            for n, (
                 with_value,
                 tombstones,
                 beyond,
                 after_value,
                 after_tombstone,
-            ) in zip(found.tolist(), raw[found].tolist(), rows, strict=True)
-        )
+            ), raw_places, last in rows
+        )  # fmt: skip
 
 
 def _declared(window: Window, position: int) -> int | None:

@@ -24,7 +24,9 @@ class AuditUnit:
         start: where a batch begins; 0, or the end of what was looked through before.
         end: None: the end of the file when it is read.
         below: records with a value from this offset on may stay; None: as the search says.
-        below_epoch: of these, only those of batches of this leader epoch or a later one.
+        below_epoch: whose leader's log ended there: batches of an earlier epoch did not come later,
+            and all of a later one did. -1: nobody says it, or a batch does not say its own.
+        by_epoch: a batch that does not say its epoch did not come later.
         rows: it is a table's (`rows`).
         listed: of an object in a store, or a file that is not seen from here: as it was listed.
     """
@@ -35,6 +37,7 @@ class AuditUnit:
     end: int | None = None
     below: int | None = None
     below_epoch: int = -1
+    by_epoch: bool = False
     rows: bool = False
     listed: FileState | None = None
 
@@ -109,7 +112,9 @@ class Count:
         beyond: either, at or above the bound of the search.
         raw: places of the key's bytes where no record can be read.
         last_value: highest offset of a record with a value, beyond the bound too; -1: none.
-        last_tombstone: of a tombstone that is in no transaction. Neither counts damaged batches.
+        last_tombstone: of a tombstone that is in no transaction. Neither counts damaged batches,
+            nor those that a replica has alone.
+        last_later: as `last_value`, of what came later by its epoch, wherever it is.
     """
 
     target: int
@@ -119,6 +124,7 @@ class Count:
     raw: int = 0
     last_value: int = -1
     last_tombstone: int = -1
+    last_later: int = -1
 
     @property
     def is_any(self) -> bool:
@@ -134,6 +140,7 @@ class Count:
             self.raw + other.raw,
             max(self.last_value, other.last_value),
             max(self.last_tombstone, other.last_tombstone),
+            max(self.last_later, other.last_later),
         )
 
 

@@ -215,6 +215,7 @@ def tombstones_due(
         due
         for due, count in newest.items()
         if count.last_tombstone < count.last_value < below.get(due.partition, 0)
+        and count.last_later < 0  # else what is to go is superseded already
     )
 
 

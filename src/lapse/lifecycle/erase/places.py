@@ -401,6 +401,11 @@ def is_of_the_log(path: str) -> bool:
     return is_segment(path) and not name.endswith(DELETED) and not _CUT_OFF.fullmatch(name)
 
 
+def is_deleted(path: str) -> bool:
+    """Whether it is a segment that is being deleted."""
+    return is_segment(path) and path.endswith(DELETED)
+
+
 def is_being_written(path: str) -> bool:
     """Whether it is a file of batches that an attempt writes."""
     return _of_attempt(path.rpartition("/")[2]) is not None

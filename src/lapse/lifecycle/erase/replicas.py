@@ -25,6 +25,7 @@ from lapse.lifecycle.erase.places import (
     Listing,
     ReplicaFile,
     is_being_written,
+    is_deleted,
     is_of_the_log,
     is_segment,
     list_folder,
@@ -134,10 +135,18 @@ class Where:
         return [self._unit(place, bounds[place.folder]) for place in places]
 
     def _unit(self, place: ReplicaFile, bound: Bound | None) -> AuditUnit:
-        """Bounds are offsets of the log as it is: other files may be of another one."""
-        if bound is None or not is_of_the_log(place.path):
+        """Bounds are offsets of the log as it is: other files may be of another one.
+
+        A deleted segment is of this one if its batches' epochs say so.
+        """
+        is_ours = is_of_the_log(place.path)
+        by_epoch = is_deleted(place.path) and bound is not None and bound.leader_epoch >= 0
+        if bound is None or not (is_ours or by_epoch):
             return AuditUnit(self.path, place.path)
-        return AuditUnit(self.path, place.path, below=bound.offset, below_epoch=bound.leader_epoch)
+        return AuditUnit(
+            self.path, place.path, below=bound.offset, below_epoch=bound.leader_epoch,
+            by_epoch=not is_ours,
+        )  # fmt: skip
 
     def _bound_of(self, folder: str) -> Bound | None:
         """The bound of a partition's directory, if it belongs to the topic that is meant."""

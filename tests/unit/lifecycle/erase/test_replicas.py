@@ -13,6 +13,7 @@ from lapse.base.fs import RealFs
 from lapse.lifecycle.erase import replicas
 from lapse.lifecycle.erase.findings import KEYLESS, AuditUnit, Count, Findings
 from lapse.lifecycle.erase.inline import InlineAudits
+from lapse.lifecycle.erase.order import Due, tombstones_due
 from lapse.lifecycle.erase.places import FileState, Listing
 from lapse.lifecycle.erase.replicas import (
     LISTINGS_MAX,
@@ -27,6 +28,7 @@ from lapse.lifecycle.erase.search import Bound, make_search
 from lapse.log.checkpoints import write_topic_id
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
+from lapse.records.legacy import Message, MessageSpec, build_messages
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.erase.replica import (
     FIRST,
@@ -235,9 +237,49 @@ def test_what_a_leader_before_the_orders_wrote_did_not_come_later(
     written(tmp_path / "t-0" / FIRST, by(4, 6), by(4, 7), by(4, 8, None))
     written(tmp_path / "t-1" / FIRST, by(4, 6), by(5, 7), by(6, 8), unsound)
     asked = {"bounds": (Bound(0, 7, 5), Bound(1, 7, 5))}
-    found = counts_by_path(looked(tmp_path, **asked))
+    seen = looked(tmp_path, **asked)
+    found = counts_by_path(seen)
     assert found[f"t-0/{FIRST}"] == (2, 1, 0, 0)
     assert found[f"t-1/{FIRST}"][:3] == (2, 0, 2), "the epoch of a damaged batch is not believed"
+    assert tombstones_due([seen], 1, asked["bounds"]) == [Due(0, 0)]  # 7 and 8 are no log's
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_what_a_later_leader_wrote_came_later_at_any_offset(tmp_path: Path, codec: Codec) -> None:
+    """Of what the order's leader alone had, it may have had nothing: offsets are given again."""
+
+    def by(epoch: int, base: int, value: bytes | None = b"v" * 40) -> bytes:
+        return build_batch([NewRecord(KEY, value)], BatchSpec(base, codec, leader_epoch=epoch))
+
+    written(tmp_path / "t-0" / FIRST, by(5, 4), by(6, 5))
+    bounds = (Bound(0, 7, 5),)
+    seen = looked(tmp_path, bounds=bounds)
+    assert counts_by_path(seen) == {f"t-0/{FIRST}": (1, 0, 1, 0)}
+    assert tombstones_due([seen], 1, bounds) == [], "a tombstone would take what came later"
+    written(tmp_path / "t-0" / FIRST, by(5, 4), by(6, 5, None))
+    assert counts_by_path(looked(tmp_path, bounds=bounds)) == {f"t-0/{FIRST}": (1, 1, 0, 0)}
+
+
+def test_what_came_later_may_be_on_its_way_out(tmp_path: Path) -> None:
+    """A round supersedes it each time a key in use is written: the epoch says which log it is."""
+    for name in (FIRST, f"{FIRST}.deleted"):
+        written(tmp_path / "t-0" / name, batch(6, KEY), batch(7, KEY))
+    counts = {}
+    for epoch in (-1, 0, 1):
+        seen = looked(tmp_path, bounds=(Bound(0, 7, epoch),))
+        counts[epoch] = counts_by_path(seen)[f"t-0/{FIRST}.deleted"]
+    assert counts == {-1: (2, 0, 0, 0), 0: (1, 0, 1, 0), 1: (2, 0, 0, 0)}
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_messages_that_say_no_epoch_came_later_by_their_offset(tmp_path: Path, magic: int) -> None:
+    """Else no order on such a topic would ever end."""
+    sent = [Message(n, NOW if magic else -1, KEY, b"v") for n in (6, 7)]
+    for name in (FIRST, f"{FIRST}.deleted"):
+        written(tmp_path / "t-0" / name, build_messages(sent, MessageSpec(magic)))
+    assert counts_by_path(looked(tmp_path, bounds=(Bound(0, 7, 5),))) == {
+        f"t-0/{FIRST}": (1, 0, 1, 0), f"t-0/{FIRST}.deleted": (2, 0, 0, 0),
+    }  # fmt: skip
 
 
 def test_what_came_later_may_not_stay_in_an_older_topic_of_the_same_name(tmp_path: Path) -> None:
