@@ -10,9 +10,10 @@ that are cut off are kept aside (`aside`), as by recovery.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -372,27 +373,110 @@ def _let_go(directory: LogDirectory, fs: Fs, finding: Finding, config: TopicConf
     )
 
 
+_SOUND = np.dtype([
+    (name, np.int64) for name in ("position", "size", "base_offset", "last_offset", "count")
+])  # fmt: skip
+
+
 def sound_stretches(
     data: NDArray[np.uint8], base_offset: int, end_offset: int
 ) -> Iterator[tuple[int, int]]:
-    """Byte ranges of `data` that are batches with right checksums, their offsets ascending."""
-    rows = np.empty(1024, BATCH)
-    at, offset = 0, base_offset
+    """Byte ranges of `data` that are batches with right checksums, their offsets ascending.
+
+    No checksum covers a batch's base offset. So of sound batches that are not in order those are
+    left out without which most are: the one whose offset is damaged, and not those it overlaps.
+    """
+    rows = _sound_batches(data)
+    begins, lasts = rows["base_offset"], rows["last_offset"]
+    rows = rows[(base_offset <= begins) & (begins <= lasts) & (lasts < end_offset)]
+    rows = rows[_in_order(rows, base_offset, end_offset)]
+    starts, ends = rows["position"], rows["position"] + rows["size"]
+    first = np.append(np.ones(len(rows[:1]), np.bool_), starts[1:] != ends[:-1])
+    last = np.append(first[1:], np.ones(len(rows[:1]), np.bool_))
+    yield from zip(starts[first].tolist(), ends[last].tolist(), strict=True)
+
+
+def _sound_batches(data: NDArray[np.uint8]) -> NDArray[np.void]:
+    """All batches with right checksums, whatever their offsets say."""
+    rows, found, at = np.empty(1024, BATCH), [np.empty(0, _SOUND)], 0
     while at < len(data):
-        n, _, _ = scan.scan(data, at, len(data), rows, scan.CHECK_ALL)
-        good = 0
-        while good < n and offset <= int(rows["base_offset"][good]):
-            last = int(rows["last_offset"][good])
-            if last >= end_offset:
-                break
-            offset, good = last + 1, good + 1
-        if good:
-            end = int(rows["position"][good - 1] + rows["size"][good - 1])
-            yield at, end
-            at = end
-            continue
-        found = int(next_candidate(data, at + 1, len(data), len(data)))
-        at = found if found >= 0 else len(data)
+        n, stopped, _ = scan.scan(data, at, len(data), rows, scan.CHECK_ALL)
+        part = np.empty(n, _SOUND)
+        for name in _SOUND.names or ():
+            part[name] = rows[name][:n]
+        found.append(part)
+        at = int(stopped)
+        if not n:
+            candidate = int(next_candidate(data, at + 1, len(data), len(data)))
+            at = candidate if candidate >= 0 else len(data)
+    return np.concatenate(found)
+
+
+def _in_order(rows: NDArray[np.void], base_offset: int, end_offset: int) -> NDArray[np.bool_]:
+    """Which batches to keep: all but those that the longest ascending chain leaves out."""
+    kept = np.ones(len(rows), np.bool_)
+    most = np.maximum.accumulate(rows["last_offset"])
+    least = np.minimum.accumulate(rows["base_offset"][::-1])[::-1]
+    mixed = np.flatnonzero(most[:-1] >= least[1:])  # with something behind them
+    if len(mixed):
+        low, high = int(mixed[0]), int(mixed[-1]) + 2
+        before = int(most[low - 1]) if low else base_offset - 1
+        behind = int(least[high]) if high < len(rows) else end_offset
+        kept[low:high] = False
+        kept[[low + n for n in _longest_chain(rows[low:high], before, behind)]] = True
+    return kept
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Chain:
+    """What can be kept up to a batch; the greater one is better.
+
+    Attributes:
+        batches: of these most: one damage has hurt one batch.
+        joints: batches of it that begin where the one before them ends, as they were appended.
+        records: in it.
+        index, link: its last batch, and the chain before that; they do not count.
+    """
+
+    batches: int
+    joints: int
+    records: int
+    index: int = field(default=-1, compare=False)
+    link: _Chain | None = field(default=None, compare=False)
+
+
+def _longest_chain(rows: NDArray[np.void], before: int, behind: int) -> list[int]:
+    """The batches of the best chain; `before` is the last offset ahead of it, `behind` follows."""
+    nothing = _Chain(0, 0, 0)
+    ends, best = [before], [nothing]  # chains that no shorter-reaching one is as good as
+    ended_at = {before: nothing}  # the best of all that end at an offset
+    columns = (rows["base_offset"], rows["last_offset"], np.abs(rows["count"]))
+    for n, (begin, last, count) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        links = [(best[bisect_left(ends, begin) - 1], 0)]
+        if begin - 1 in ended_at:
+            links.append((ended_at[begin - 1], 1))
+        made = max(
+            _Chain(one.batches + 1, one.joints + joint, one.records + count, n, one)
+            for one, joint in links
+        )
+        if last not in ended_at or made > ended_at[last]:
+            ended_at[last] = made
+        at = bisect_left(ends, last + 1)
+        if made > best[at - 1]:
+            until = at
+            while until < len(ends) and best[until] <= made:
+                until += 1
+            at -= ends[at - 1] == last
+            ends[at:until], best[at:until] = [last], [made]
+    chain: _Chain | None = best[-1]
+    joined = ended_at.get(behind - 1)
+    if joined is not None and chain is not None:
+        chain = max(chain, replace(joined, joints=joined.joints + 1))
+    found = []
+    while chain is not None and chain.index >= 0:
+        found.append(chain.index)
+        chain = chain.link
+    return found
 
 
 _ACTS = {

@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lapse.base.errors import MissingData, StorageError
@@ -25,10 +27,11 @@ from lapse.log.facts import ReplicaFacts
 from lapse.log.manifest import manifest_path
 from lapse.log.others import Others, write_others
 from lapse.log.partition_log import PartitionLog
-from lapse.log.repair import ATTEMPT, Choice, Finding, decide, look
+from lapse.log.repair import ATTEMPT, Choice, Finding, decide, look, sound_stretches
 from lapse.log.segment import LOG, SEGMENT_SUFFIXES, offsets_in, segment_path
 from lapse.log.summary import FOLDER, write_summary
 from lapse.log.swap import SWAP
+from lapse.records.batch import scan_batches
 from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.support.lifecycle.rounds import Unsynced
 from tests.support.log.logs import TP, append, batch, batches_of, check_sound, config, env
@@ -269,6 +272,83 @@ def test_all_that_reads_of_a_sealed_segment_is_left_and_the_whole_kept_aside(
     assert kept.read_bytes() == hurt
     assert not (log.dir / FOLDER / ATTEMPT).exists()
     assert served(data) == (log.log_end_offset, set(batches) - {segment.base_offset})
+
+
+def of_batches(tmp_path: Path) -> PartitionLog:
+    """A log whose second of three segments has some eight batches."""
+    directory = LogDirectory.open(tmp_path / "many", env())
+    made = directory.create_log(TP, config(internal_segment_bytes=8 * SIZE))
+    while len(made.segments) < 3:
+        append(made, batch())
+    made.flush(force=True)
+    directory.checkpoint()
+    directory.close(clean=False)
+    return made
+
+
+def moved(raw: bytes, base_offset: int) -> bytes:
+    """A batch at another offset; its checksum is right as it was."""
+    return struct.pack(">Q", base_offset) + raw[8:]
+
+
+def bases_left(raw: Sequence[bytes], base_offset: int, end_offset: int) -> list[int]:
+    """The base offsets of the batches that are kept of a segment of them."""
+    data = b"".join(raw)
+    stretches = sound_stretches(np.frombuffer(data, np.uint8), base_offset, end_offset)
+    rows = [scan_batches(data[start:end], "here") for start, end in stretches]
+    return [int(base) for part in rows for base in part["base_offset"]]
+
+
+@pytest.mark.parametrize("bit", range(64))
+def test_a_batch_whose_offset_is_damaged_takes_no_other_with_it(bit: int) -> None:
+    """No checksum covers it; wherever it says it is, it overlaps what is really there."""
+    bases = range(39, 78, 3)
+    raw = [moved(batch(), base) for base in bases]
+    for n, base in enumerate(bases):
+        hurt = moved(raw[n], base ^ 1 << bit)
+        left = bases_left([*raw[:n], hurt, *raw[n + 1 :]], 39, 78)
+        assert left == [*bases[:n], *bases[n + 1 :]]
+
+
+@pytest.mark.parametrize("hurt_base", [70, 100])
+def test_between_gaps_that_a_round_has_left_the_fewest_batches_go(hurt_base: int) -> None:
+    bases = [40, 50, 60, 80, 90, 110]
+    raw = [moved(batch(), base) for base in bases]
+    raw.insert(1 if hurt_base > 50 else 5, moved(batch(), hurt_base))
+    assert bases_left(raw, 39, 120) == bases
+
+
+@pytest.mark.parametrize(("bases", "end_offset", "left"), [
+    ([40, -47, 52, 55], 80, [40, 52, 55]),  # it has its follower directly behind it
+    ([40, -47, 43, 60], 80, [40, 43, 60]),  # it is directly behind its predecessor
+    ([40, -50, 53], 56, [40, 53]),  # … or before the next segment
+    ([-46, 39, 60], 80, [39, 60]),  # … or where the segment begins
+    ([40, -47, 52, 60], 80, [40, -47, 60]),  # nothing tells them apart: more records
+    ([40, 52, -47, 60], 80, [40, -47, 60]),
+])  # fmt: skip
+def test_of_two_that_overlap_the_one_that_fits_stays(
+    bases: list[int], end_offset: int, left: list[int]
+) -> None:
+    """As many batches either way; a negative base is that of one with nine records."""
+    raw = [moved(batch(records=9 if base < 0 else 3), abs(base)) for base in bases]
+    assert bases_left(raw, 39, end_offset) == [abs(base) for base in left]
+
+
+@pytest.mark.parametrize("bit", [3, 5])
+def test_what_is_let_go_is_the_batch_that_is_damaged(tmp_path: Path, bit: int) -> None:
+    """A bit of its base offset, up or down."""
+    log = of_batches(tmp_path)
+    segment, data = log.segments[1], log.dir.parent
+    batches = batches_of(log)
+    hurt = segment.base_offset + 9
+    raw = bytearray(segment.path().read_bytes())
+    raw[3 * SIZE : 3 * SIZE + 8] = struct.pack(">q", hurt ^ 1 << bit)
+    segment.path().write_bytes(raw)
+    [found] = look(data, reads_all=True)
+    assert "offsets out of order" in found.why
+    assert decided(data, found).startswith(f"{SIZE} bytes that do not read are let go")
+    assert look(data, reads_all=True) == []
+    assert served(data) == (log.log_end_offset, set(batches) - {hurt})
 
 
 def test_what_is_let_go_is_kept_whole_or_not_let_go(
