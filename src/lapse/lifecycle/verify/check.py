@@ -124,7 +124,7 @@ def _context(
         now_ms=checked.now_ms,
         retention_ms=None if config is None else config.delete_retention_ms,
         legacy_horizon_ms=_legacy_horizon(checked.before, config),
-        valued_tombstones=config is None or config.compacts,
+        compacts=None if config is None else config.compacts,
         findings=findings,
     )
 

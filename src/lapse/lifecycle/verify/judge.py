@@ -25,6 +25,7 @@ from lapse.lifecycle.verify.transactions import Transactions
 # A rewrite changes nothing of a header but what these and `_judge_header` do not name.
 _SAME = ("leader_epoch", "producer_id", "producer_epoch", "base_sequence")
 _FLAGS = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
+UNCOMPACTED = "and cleanup.policy has no compact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Context:
         retention_ms: delete.retention.ms, None where it is not known.
         legacy_horizon_ms: v0 and v1 tombstones of segments last modified until then may go (R-6);
             None where that is not known.
+        compacts: whether the policy has `compact`, None where it is not known.
     """
 
     before: LogFiles
@@ -63,8 +65,18 @@ class Context:
     now_ms: int
     retention_ms: int | None
     legacy_horizon_ms: int | None
-    valued_tombstones: bool
+    compacts: bool | None
     findings: Findings
+
+    @property
+    def valued_tombstones(self) -> bool:
+        """Whether a value with the tombstone's bit counts as one (KIP-87)."""
+        return self.compacts is not False
+
+    @property
+    def is_known_clean(self) -> bool:
+        """Whether what is below the mapped range's end has been through a map."""
+        return self.reach.known and self.compacts is not False
 
 
 @dataclass(slots=True)
@@ -166,7 +178,9 @@ class Judge:
         if not gone and not stamped:
             return
         did = "is gone" if gone else "was given a delete horizon"
-        if marker is None:
+        if self._c.compacts is False:
+            self._f.add("T-23" if gone else "H-2", offset, f"a control batch {did}, {UNCOMPACTED}")
+        elif marker is None:
             self._f.add("X-6", offset, f"a control batch that ends no transaction {did}")
         elif marker.batches if gone else self._left[offset]:
             kind = "commit" if marker.committed else "abort"
@@ -263,6 +277,10 @@ class Judge:
             return
         if had is not None:
             self._judge_restamp(before, after)
+        elif self._c.compacts is False:
+            self._f.add("H-2", offset, f"the batch was given a delete horizon, {UNCOMPACTED}")
+        if self._c.compacts is False:
+            return
         if not tombstones.any():
             self._f.add("H-2", offset, "a delete horizon on a batch without tombstone")
         self.stamped.add(hashes[tombstones], old.offsets[tombstones])
@@ -270,12 +288,17 @@ class Judge:
     def _judge_restamp(self, before: Batch, after: Batch) -> None:
         """H-3: a horizon stays, or is set anew: later, or with the whole retention from this pass.
 
+        Where nothing compacts the log it stays.
+
         A cleaner that does not know a horizon's setter gives readers the retention time once more.
         A horizon far ahead, as a client may set it, becomes earlier by that.
         """
         had, has, offset = before.horizon, after.horizon, before.head.base_offset
         assert had is not None
         assert has is not None
+        if self._c.compacts is False:
+            self._f.add("H-2", offset, f"delete horizon {had} became {has}, {UNCOMPACTED}")
+            return
         self.restamped.append(offset)
         whole = self._c.retention_ms is not None and has - self._c.now_ms >= self._c.retention_ms
         if has < had and not whole:
@@ -290,7 +313,7 @@ class Judge:
             ended = self._c.transactions.outcome(head.last_offset, head.producer_id)
             assert ended is not None
             self.aborted.append((head.producer_id, head.base_offset, ended.marker_offset))
-            if reach.known and head.last_offset < reach.mapped:
+            if self._c.is_known_clean and head.last_offset < reach.mapped:
                 self._f.warn("X-3", head.base_offset, "aborted data is still there")
         if state != "committed":
             return
@@ -298,7 +321,7 @@ class Judge:
         newest = self._c.newest.get(hashes)
         outlived = below & (hashes != KEYLESS) & (newest > old.offsets)
         self.outlived.add(hashes[outlived], old.offsets[outlived])
-        if not reach.known:
+        if not self._c.is_known_clean:
             return
         for n in np.flatnonzero(outlived).tolist():
             text = f"superseded by offset {newest[n]}, yet still there below the checkpoint"
@@ -314,6 +337,10 @@ class Judge:
         self.removed["below log start"] += int(dead.sum())
         gone &= ~dead
         if not gone.any():
+            return
+        if self._c.compacts is False:
+            for offset in old.offsets[gone].tolist():
+                self._f.add("T-23", offset, f"gone, though not below the log start, {UNCOMPACTED}")
             return
         state = self._state(before)
         if state == "open":

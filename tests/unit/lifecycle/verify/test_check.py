@@ -329,6 +329,49 @@ def test_segments_that_are_gone(policy: str | None, expected: set[object], tmp_p
     assert rules(check(tmp_path, side, config=config)) == expected
 
 
+DELETED = compacted(**{"cleanup.policy": "delete"})
+WHOLE = Side(BEFORE, {0: (G_ABORTED,)})
+TOOK_A = batch(0, ("a", "1"), ("b", "1"), ("c", "1"), spec=KEPT)
+AGAIN = marker(14, 10, commit=True, horizon_ms=NOW + DAY, time=OLD)
+
+
+UNCOMPACTED: dict[str, tuple[str, bytes | None, str, int]] = {
+    "without a key": ("keyless", None, "T-23", 16),
+    "superseded": ("abca", TOOK_A, "T-23", 4),
+    "an expired tombstone": ("e", None, "T-23", 7),
+    "aborted": ("g", bare(BEFORE["g"]), "T-23", 9),
+    "an expired marker": ("long committed", None, "T-23", 13),
+    "other control": ("leader", None, "T-23", 15),
+    "stamped": ("b", AFTER["b"], "H-2", 17),
+    "stamped anew": ("f", batch(8, ("f", None), spec=BatchSpec(horizon_ms=NOW + DAY)), "H-2", 8),
+    "a marker stamped anew": ("just committed", AGAIN, "H-2", 14),
+}
+
+
+@pytest.mark.parametrize("what", UNCOMPACTED)
+def test_of_a_log_that_nothing_compacts_nothing_goes(what: str, tmp_path: Path) -> None:
+    """T-23, L11: whole segments by retention, and what is below the log start; nothing else."""
+    name, left, rule, offset = UNCOMPACTED[what]
+    batches = {n: r for n, r in BEFORE.items() if n != name}
+    after = replace(WHOLE, batches=batches if left is None else ordered({**batches, name: left}))
+    verdict = check(tmp_path / "delete", after, WHOLE, config=DELETED)
+    assert [(f.rule, f.level, f.offset) for f in verdict.findings] == [(rule, Level.ERROR, offset)]
+    assert verdict.removed == {}
+    trimmed = check(tmp_path / "trim", replace(after, start=ACTIVE), WHOLE, config=DELETED)
+    assert ("T-23", "error") not in rules(trimmed)
+    assert ("T-23", "error") not in rules(check(tmp_path / "unknown", after, WHOLE))
+
+
+def test_what_rounds_took_before_the_policy_was_changed_is_no_loss(tmp_path: Path) -> None:
+    """What was before is all that counts: superseded or keyless, it stays."""
+    side = replace(put_back("keyless"), batches=ordered({**BEFORE, "abca": AFTER["abca"]}),
+                   indexes={0: (G_ABORTED,)})  # fmt: skip
+    assert check(tmp_path, side, side, config=DELETED).findings == ()
+    gone = replace(lost("abca", "ad"), first_base=7)
+    verdict = check(tmp_path / "retention", gone, NEW_SIDE, config=DELETED)
+    assert (verdict.findings, verdict.removed) == ((), {"below log start": 3})
+
+
 def test_flagged_tombstones_count_where_the_topic_compacts(tmp_path: Path) -> None:
     """KIP-87: a value with the tombstone's bit goes by its horizon; elsewhere it is data."""
     spec = BatchSpec(horizon_ms=NOW - 1, attributes_more=0x4000)
@@ -338,8 +381,7 @@ def test_flagged_tombstones_count_where_the_topic_compacts(tmp_path: Path) -> No
     gone = NEW_SIDE
     for n, config in enumerate([compacted(), None]):
         assert check(tmp_path / f"{n}", gone, before, config=config).is_fine
-    plain = compacted(**{"cleanup.policy": "delete"})
-    assert ("R-4", "error") in rules(check(tmp_path / "data", gone, before, config=plain))
+    assert ("T-23", "error") in rules(check(tmp_path / "data", gone, before, config=DELETED))
 
 
 def test_many_of_a_kind_are_counted(tmp_path: Path) -> None:
