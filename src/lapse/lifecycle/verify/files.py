@@ -107,7 +107,8 @@ class Records:
 
     Attributes:
         times: what readers are shown; `create_times` what the producer said.
-        tombstone: null values, and those that say so where that counts (KIP-87).
+        tombstone: null values, and those that are `flagged` where that counts (KIP-87).
+        flagged: those that say that they are tombstones, in a batch that says it holds such.
     """
 
     plain: bytes
@@ -116,6 +117,7 @@ class Records:
     create_times: NDArray[np.int64]
     rows: NDArray[np.void]
     tombstone: NDArray[np.bool_]
+    flagged: NDArray[np.bool_]
 
     def keys(self) -> Iterator[bytes | None]:
         for at, n in zip(
@@ -154,6 +156,11 @@ class Batch:
         set_ = self.head.magic == 2 and self.head.attributes & DELETE_HORIZON
         return self.head.base_timestamp if set_ else None
 
+    @property
+    def says_flagged(self) -> bool:
+        """Whether the batch says that some record is flagged as a tombstone (KIP-87)."""
+        return self.head.magic == 2 and bool(self.head.attributes & VALUED_TOMBSTONES)
+
     def marker(self) -> EndMarker | None:
         """The marker, if the batch ends a transaction. Raises CorruptData."""
         if not (self.is_control and is_marker(self.head)):
@@ -167,11 +174,10 @@ class Batch:
         create_times = rows["timestamp_delta"] + self.row["base_timestamp"]
         appended = timestamp_type_of(self.row) is TimestampType.LOG_APPEND_TIME
         times = np.full(len(rows), self.head.max_timestamp) if appended else create_times
-        tombstone = rows["value_length"] < 0
-        if valued_tombstones and self.head.magic == 2 and self.head.attributes & VALUED_TOMBSTONES:
-            tombstone |= rows["attributes"] & RECORD_TOMBSTONE != 0
+        flagged = (rows["attributes"] & RECORD_TOMBSTONE != 0) & self.says_flagged
+        tombstone = (rows["value_length"] < 0) | (flagged & valued_tombstones)
         offsets = rows["offset_delta"] + self.row["base_offset"]
-        return Records(plain.tobytes(), offsets, times, create_times, rows, tombstone)
+        return Records(plain.tobytes(), offsets, times, create_times, rows, tombstone, flagged)
 
 
 def batches(log: LogFiles, tick: Tick) -> Iterator[Batch]:

@@ -242,12 +242,31 @@ class Judge:
         for n, content in enumerate(new.contents()):
             if known[n] and contents[found[n]] != content:
                 self._f.add("F-3", int(new.offsets[n]), "key, value or headers changed")
+        self._judge_flags(after, old, new, found, known)
         self._judge_times(old, new, found, known)
         newest = int(new.times.max()) if len(new.times) else -1
         if len(new.times) and after.head.max_timestamp != newest:
             text = f"max timestamp {after.head.max_timestamp}, its records' greatest is {newest}"
             self._f.add("F-5", before.head.base_offset, text)
         return there
+
+    def _judge_flags(
+        self, after: Batch, old: Records, new: Records, found: NDArray[np.int64],
+        known: NDArray[np.bool_],
+    ) -> None:  # fmt: skip
+        """F-3: a tombstone that has a value stays one, and no value becomes one (KIP-87).
+
+        On any topic: one that compacts later would take the value for a live one.
+        """
+        was, is_now = old.flagged[found[known]], new.flagged[known]
+        offsets = new.offsets[known]
+        for offset in offsets[was & ~is_now].tolist():
+            self._f.add("F-3", offset, "a tombstone with a value has lost its flag")
+        for offset in offsets[is_now & ~was].tolist():
+            self._f.add("F-3", offset, "a value was flagged as a tombstone")
+        if after.says_flagged and not new.flagged.any():
+            text = "the batch says it holds flagged tombstones, and has none"
+            self._f.add("F-3", after.head.base_offset, text)
 
     def _judge_times(
         self, old: Records, new: Records, found: NDArray[np.int64], known: NDArray[np.bool_]

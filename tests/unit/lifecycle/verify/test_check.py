@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from lapse.base.config import TopicConfig
 from lapse.lifecycle.verify.chain import Chain
 from lapse.lifecycle.verify.check import Pass, Verdict, verify
 from lapse.lifecycle.verify.files import find_log
 from lapse.lifecycle.verify.findings import SHOWN_MAX, Level
 from lapse.log.txn_index import AbortedTxn
-from lapse.records.builder import BatchSpec
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from tests.support.lifecycle.verify.logs import (
     ACTIVE,
     AFTER,
@@ -382,6 +384,47 @@ def test_flagged_tombstones_count_where_the_topic_compacts(tmp_path: Path) -> No
     for n, config in enumerate([compacted(), None]):
         assert check(tmp_path / f"{n}", gone, before, config=config).is_fine
     assert ("T-23", "error") in rules(check(tmp_path / "data", gone, before, config=DELETED))
+
+
+def flagged(*tombstones: bool, bit: bool | None = None) -> bytes:
+    """Keys v and w, or v alone, with values; those marked as tombstones, and the batch's bit."""
+    new = [
+        NewRecord(key, b"1", NOW - 500, tombstone=is_tombstone, offset_delta=delta)
+        for delta, (key, is_tombstone) in enumerate(zip((b"v", b"w"), tombstones, strict=False))
+    ]
+    raw = build_batch(new, BatchSpec(base_offset=20, last_offset_delta=2))
+    [attributes] = struct.unpack_from(">h", raw, 21)
+    if bit is None:
+        return raw
+    return patched(raw, 21, ">h", attributes & ~0x4000 | 0x4000 * bit)
+
+
+FLAGS: dict[str, tuple[bytes, bytes, int | None]] = {
+    "as it was": (flagged(True, False), flagged(True), None),
+    "none was, none is": (flagged(False, False), flagged(False), None),
+    "none is left": (flagged(False, True), flagged(False), None),
+    "a bit that nobody knew": (flagged(True, False, bit=False), flagged(True, bit=False), None),
+    "the record's is lost": (flagged(True, True), flagged(False, True), 20),
+    "the batch's is lost": (flagged(True, False), flagged(True, bit=False), 20),
+    "both are lost": (flagged(False, True), flagged(False, False), 21),
+    "one is new": (flagged(True, False), flagged(True, True), 21),
+    "all are new": (flagged(False, False), flagged(True), 20),
+    "the batch's is new": (flagged(False, False), flagged(False, bit=True), 20),
+    "the batch's is left": (flagged(False, True), flagged(False, bit=True), 20),
+    "of nothing the batch's is left": (flagged(True), bare(flagged(True)), 20),
+}
+
+
+@pytest.mark.parametrize("config", [compacted(), DELETED])
+@pytest.mark.parametrize("what", FLAGS)
+def test_a_tombstone_with_a_value_stays_one(what: str, config: TopicConfig, tmp_path: Path) -> None:
+    """F-3, KIP-87: read without its flag its value is alive; also where the flag is but data."""
+    was, became, offset = FLAGS[what]
+    before = {"v": was, "w": batch(24, ("w", "2")), "end": BEFORE["a again"]}
+    after = {**before, "v": became}
+    verdict = check(tmp_path, Side(after), Side(before), config=config)
+    told = [f.offset for f in verdict.findings if f.rule == "F-3"]
+    assert told == ([] if offset is None else [offset])
 
 
 def test_many_of_a_kind_are_counted(tmp_path: Path) -> None:
