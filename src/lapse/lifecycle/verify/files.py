@@ -1,6 +1,7 @@
 """A log as files: what a check reads of one side, one segment mapped at a time.
 
-Only looks. The checkpoints are those of the directory around the partition's, where there are any.
+Only looks. The checkpoints are those of the directory around the partition's, where there are any;
+the log start that Lapse keeps with the log counts as well.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from lapse.lifecycle.round.mapped import MappedFile
 from lapse.log import checkpoints
 from lapse.log.markers import EndMarker, is_marker, parse_marker
 from lapse.log.segment import LOG, TXN_INDEX, base_offset_of, mtime_ms_of, segment_path
+from lapse.log.start import read_start
 from lapse.log.txn_index import AbortedTxn, TxnIndex
 from lapse.records.batch import Header, decode_rows, headers_of, scan_batches
 from lapse.records.layout import TimestampType, timestamp_type_of
@@ -45,7 +47,7 @@ class LogFiles:
     """One side of a pair.
 
     Attributes:
-        log_start: as checkpointed, None if no checkpoint has it.
+        log_start: as the checkpoint or the log's own file says, the greater; None if none does.
         checkpoint: first dirty offset, as checkpointed, None if no checkpoint has it.
     """
 
@@ -60,7 +62,7 @@ class LogFiles:
 
     @property
     def start(self) -> int:
-        """The log start offset, as Kafka would load it (D-16)."""
+        """The log start offset, as it would be loaded (D-16, L11)."""
         return max(self.log_start or 0, self.first_base)
 
     @property
@@ -92,13 +94,24 @@ def find_log(partition_dir: Path) -> LogFiles:
         path = segment_path(partition_dir, base, LOG)
         size = path.stat().st_size
         segments.append(SegmentPart(path, base, size, mtime_ms_of(path), next_base))
+    return LogFiles(
+        partition_dir, tuple(segments), _log_start(partition_dir),
+        _checkpointed(partition_dir, checkpoints.CLEANER),
+    )  # fmt: skip
+
+
+def _log_start(partition_dir: Path) -> int | None:
+    """The checkpoint is written once a minute; the log's own file before DeleteRecords answers."""
+    own = read_start(partition_dir).offset
+    checkpointed = _checkpointed(partition_dir, checkpoints.LOG_START)
+    return max(own, checkpointed or 0) if own else checkpointed
+
+
+def _checkpointed(partition_dir: Path, name: str) -> int | None:
+    """What a checkpoint of the directory around it says of a partition."""
+    said = checkpoints.read_offsets(partition_dir.absolute().parent / name)
     partition = TopicPartition.parse(partition_dir.name)
-    around = partition_dir.absolute().parent
-    starts = checkpoints.read_offsets(around / checkpoints.LOG_START)
-    cleaned = checkpoints.read_offsets(around / checkpoints.CLEANER)
-    if partition is None:
-        return LogFiles(partition_dir, tuple(segments), None, None)
-    return LogFiles(partition_dir, tuple(segments), starts.get(partition), cleaned.get(partition))
+    return None if partition is None else said.get(partition)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
