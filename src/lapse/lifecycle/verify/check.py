@@ -77,7 +77,7 @@ def verify(checked: Pass, tick: Tick, chain: Chain | None = None) -> Verdict:
     """
     findings = Findings(checked.partition)
     reach = _reach(checked.before, checked.after)
-    transactions, newest = Transactions(), NewestOffsets()
+    transactions, newest = Transactions(reach.log_start), NewestOffsets()
     context = _context(checked, reach, transactions, newest, findings)
     judge = Judge(context)
     _check_starts(checked, findings)
@@ -173,7 +173,7 @@ def _note_keys(context: Context, tick: Tick) -> None:
 
 def _walk(checked: Pass, judge: Judge, context: Context, tick: Tick) -> Transactions:
     """Judge every batch; returns the transactions and producers of the log after the pass."""
-    transactions = Transactions()
+    transactions = Transactions(context.reach.log_start)
     for pair in pairs(checked.before, checked.after, tick, context.findings):
         judge.judge(pair)
         if pair.after is not None:

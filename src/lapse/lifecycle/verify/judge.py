@@ -400,7 +400,7 @@ class Judge:
     def _note_left(self, before: Batch) -> None:
         """A batch that stays, bare or not, keeps its transaction's marker."""
         head = before.head
-        if head.magic == 2 and head.attributes & TRANSACTIONAL:
+        if self._c.transactions.has(before):
             ended = self._c.transactions.outcome(head.last_offset, head.producer_id)
             if ended is not None:
                 self._left[ended.marker_offset] += 1

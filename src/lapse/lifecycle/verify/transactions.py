@@ -49,11 +49,14 @@ class Transactions:
     """The transactions and producers of one log, from its headers and markers.
 
     Attributes:
+        log_start: what lies wholly below it is of no transaction: the marker may have gone with
+            the records, and Kafka replays from there on.
         ended: by marker offset; ascending as they were added.
         open: producer id → (offset of the first batch, batches) of transactions without a marker.
         producers: producer id → its last batch.
     """
 
+    log_start: int = 0
     ended: dict[int, EndedTransaction] = field(default_factory=dict)
     open: dict[int, tuple[int, int]] = field(default_factory=dict)
     producers: dict[int, LastBatch] = field(default_factory=dict)
@@ -71,7 +74,7 @@ class Transactions:
         self.producers[head.producer_id] = LastBatch(
             head.producer_epoch, sequence, head.last_offset, head.max_timestamp
         )
-        if head.attributes & TRANSACTIONAL:
+        if self.has(batch):
             first, count = self.open.get(head.producer_id, (head.base_offset, 0))
             self.open[head.producer_id] = first, count + 1
 
@@ -90,6 +93,12 @@ class Transactions:
             _, count = self.open.pop(head.producer_id, (offset, 0))
             self.ended[offset] = EndedTransaction(head.producer_id, offset, marker.commit, count)
             self._markers[head.producer_id].append(offset)
+
+    def has(self, batch: Batch) -> bool:
+        """Whether data is of a transaction, be it but an emptied batch."""
+        head = batch.head
+        is_of_one = head.magic == 2 and bool(head.attributes & TRANSACTIONAL)
+        return is_of_one and head.last_offset >= self.log_start
 
     def outcome(self, head_offset: int, producer_id: int) -> EndedTransaction | None:
         """How the transaction of a producer's data at an offset ended; None while it is open."""

@@ -320,6 +320,46 @@ def test_the_log_start_and_what_is_below_it(tmp_path: Path) -> None:
     assert ("D-6", "error") in rules(back)
 
 
+BELOW = {
+    "old": bare(batch(2, ("k", "v"), spec=of(1, transactional=True))),
+    "a": batch(6, ("a", "1")),
+    "a again": batch(7, ("a", "2")),
+}
+
+
+@pytest.mark.parametrize(("start", "is_fine"), [(2, False), (3, True)])
+def test_what_is_below_the_log_start_opens_no_transaction(
+    start: int, is_fine: bool, tmp_path: Path
+) -> None:
+    """S-3: a trim took its marker; the header is left for the producer's last sequence."""
+    before = Side(BELOW, start=start, checkpoint=6)
+    after = replace(before, checkpoint=ACTIVE)
+    assert check(tmp_path, after, before).is_fine is is_fine
+
+
+def test_a_transaction_that_is_open_above_the_log_start_is_open_from_there(tmp_path: Path) -> None:
+    """Not from where an older one of the same producer left a header."""
+    more = {**BELOW, "open": batch(20, ("o", "1"), spec=of(1, 1, transactional=True))}
+    before = Side(more, start=3, checkpoint=6)
+    assert check(tmp_path / "20", replace(before, checkpoint=20), before).is_fine
+    verdict = check(tmp_path / "21", replace(before, checkpoint=21), before)
+    assert [f.offset for f in verdict.findings if f.rule == "S-3"] == [20]
+
+
+@pytest.mark.parametrize(("start", "is_fine"), [(2, False), (3, True)])
+def test_what_is_below_the_log_start_keeps_no_marker(
+    start: int, is_fine: bool, tmp_path: Path
+) -> None:
+    """X-7: of a later transaction of that producer, or of its own, nothing may be left."""
+    end = {"next": batch(23, ("z", "1"), spec=of(1, 1))}
+    stamped = marker(20, 1, commit=True, horizon_ms=NOW - 1)
+    before = Side({**BELOW, "end": marker(20, 1, commit=True), **end}, start=start)
+    later = Side({**BELOW, "end": stamped, **end}, start=start)
+    gone = Side({**BELOW, **end}, start=start)
+    assert check(tmp_path / "stamped", later, before).is_fine is is_fine
+    assert check(tmp_path / "gone", gone, later).is_fine is is_fine
+
+
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [(None, {("T-23", "warning")}), ("compact", {("T-23", "error")}), ("compact,delete", set())],
