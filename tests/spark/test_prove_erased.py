@@ -24,7 +24,7 @@ from lapse.lifecycle.erase.replicas import NOT_THERE, ReplicaFindings, Run, Wher
 from lapse.lifecycle.erase.search import Search, make_search, spec_of
 from lapse.lifecycle.round.progress import Progress
 from lapse.records.layout import Codec
-from lapse.spark.actions.prove_erased import look_at, prove
+from lapse.spark.actions.proof import look_at, prove
 from lapse.spark.actions.words import words_of
 from lapse.spark.rounds import erase as erase_job
 from lapse.spark.rounds.erase import DEATHS_MAX, DIED, SparkAudits, spark_audits
@@ -117,7 +117,7 @@ def test_a_task_of_the_action_that_sees_other_files_proves_nothing(
     written(tmp_path / "here" / "t-0" / FIRST, batch(0, KEY))
     written(tmp_path / "there" / "t-0" / FIRST, others(0))
     monkeypatch.setattr(
-        "lapse.spark.actions.prove_erased.look_at",
+        "lapse.spark.actions.proof.look_at",
         lambda some: look_at(some.replace(b"/here", b"/there")),
     )
     asked = {**ASKED, "replica": tmp_path / "here", "sign_with": key_in(tmp_path)}

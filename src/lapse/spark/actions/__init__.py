@@ -179,7 +179,7 @@ def prove_erased(
         "sign_with": path_in(spark, "sign_with", sign_with),
     }  # fmt: skip
     with needed_for("lapse.spark.actions.prove_erased"):
-        from lapse.spark.actions.prove_erased import prove  # noqa: PLC0415
+        from lapse.spark.actions.proof import prove  # noqa: PLC0415
 
     sealed = prove(Jobs(spark, on_progress), words_of("prove-erased", None, options))
     said = json.loads(sealed)["report"]

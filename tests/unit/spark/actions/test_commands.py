@@ -72,7 +72,7 @@ def test_only_erase_needs_what_signs() -> None:
     assert "lapse.spark.actions.erase needs the package cryptography" in said
     proving = "from lapse.spark import actions; actions.prove_erased(None, topic='t', replica='/d')"
     said = without("cryptography", proving)
-    assert "lapse prove-erased needs the package cryptography" in said
+    assert "lapse.spark.actions.prove_erased needs the package cryptography" in said
 
 
 def without(package: str, program: str) -> str:

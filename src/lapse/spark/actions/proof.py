@@ -1,9 +1,10 @@
 """`prove_erased` over a session: a task lists, as many as there are slots look, and a task signs.
 
-The session's side touches no file, and tells nobody what is in them: it has the keys, and what was
-found of them. A task may run on another machine than the one that listed, and find another file
-under the same name. What it says counts only if that is the listed one, by inode, size and times
-(`replicas.look_through`); else the file is looked through again, and in the end proves nothing.
+A module of the action's name would take its place. The session's side touches no file, and tells
+nobody what is in them: it has the keys, and what was found of them. A task may run on another
+machine than the one that listed, and find another file under the same name. What it says counts
+only if that is the listed one, by inode, size and times (`replicas.look_through`); else the file
+is looked through again, and in the end proves nothing.
 """
 
 from __future__ import annotations
