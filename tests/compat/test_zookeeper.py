@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -13,13 +15,16 @@ from kazoo.client import KazooClient, KazooState
 
 from lapse.base.clock import SystemClock
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.metadata.store import MetadataStore
+from lapse.metadata.partition_states import StateChange, first_state, with_isr
+from lapse.metadata.store import MetadataStore, TopicRecord
 from lapse.metadata.tree import (
     Change,
     Check,
+    Conflict,
     Create,
     Node,
     Remove,
+    Step,
     Touch,
     Tree,
     Unreachable,
@@ -271,6 +276,78 @@ def test_a_commit_whose_answer_was_lost_is_looked_up(
         writer.join()
         assert written == [None]
         assert other.get([path]) == [done]
+
+
+def lose_next(tree: ZooKeeperTree, line: Line, meanwhile: Callable[[], object]) -> None:
+    """The next commit gets lost on its way to the server; somebody else is there before it."""
+    send = tree._send
+
+    def lost(steps: Sequence[Step], until: float) -> None:
+        tree._send = send  # type: ignore[method-assign]
+        line.hold()
+        sender, _ = in_thread(lambda: (meanwhile(), line.cut()))
+        try:
+            send(steps, until)
+        finally:
+            sender.join()
+
+    tree._send = lost  # type: ignore[method-assign]
+
+
+def test_a_block_of_producer_ids_is_given_once_though_a_commit_is_lost(
+    shared: ZooKeeperProcess, line: Line, sessions: Sessions
+) -> None:
+    """What another broker wrote in its place looks like what was asked for."""
+    tree, other = sessions.begin(line, "/ids"), sessions.begin(shared, "/ids")
+    one, two = TreeStore(tree, list, lambda: "", 1), TreeStore(other, list, lambda: "", 2)
+    blocks: list[range] = []
+    lose_next(tree, line, lambda: blocks.append(two.allocate_producer_ids(10)))
+    assert one.allocate_producer_ids(10) == range(10, 20)
+    assert blocks == [range(10)]
+
+
+@pytest.mark.parametrize("others", ["first", "first and then the second", "both apart"])
+def test_steps_of_which_another_has_done_some_are_not_taken_for_done(
+    shared: ZooKeeperProcess, line: Line, sessions: Sessions, others: str
+) -> None:
+    root = "/alike/" + others.replace(" ", "-")
+    tree, other = sessions.begin(line, root), sessions.begin(shared, root)
+    other.commit([Create("/a", b""), Create("/b", b""), Create("/gone", b"")])
+    first, second = Change("/a", b"a", 0), Change("/b", b"b", 0)
+    commits: dict[str, list[list[Step]]] = {
+        "first": [[first]],
+        "first and then the second": [[first], [Change("/b", b"else", 0)]],
+        "both apart": [[first], [second, Remove("/gone", 0)]],
+    }
+
+    def meanwhile() -> None:
+        for steps in commits[others]:
+            other.commit(steps)
+
+    lose_next(tree, line, meanwhile)
+    with pytest.raises(Conflict) as refused:
+        tree.commit([first, second, Remove("/gone", 0)])
+    assert refused.value.step == first
+
+
+def test_a_topic_whose_states_change_before_its_making_is_answered_is_made(
+    shared: ZooKeeperProcess, line: Line, sessions: Sessions
+) -> None:
+    """It is not said to be there already: who asked has made it."""
+    tree, other = sessions.begin(line, "/made"), sessions.begin(shared, "/made")
+    store, leader = TreeStore(tree, list, lambda: "", 1), TreeStore(other, list, lambda: "", 2)
+    state = first_state((1, 2))
+    topic = TopicRecord("t", uuid.uuid4(), 1, {}, (state,))
+    line.hold_answers()
+    maker, made = in_thread(lambda: store.create_topics([topic]))
+    while not leader.topics():
+        pass
+    leader.set_own_state(StateChange(topic.topic_id, 0, with_isr(state, (1,))))
+    line.cut()
+    maker.join()
+    assert made == [None]
+    with pytest.raises(KafkaError, match="topic t already exists"):
+        store.create_topics([replace(topic, topic_id=uuid.uuid4())])
 
 
 def test_a_commit_that_only_touches_is_sent_again(

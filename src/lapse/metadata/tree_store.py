@@ -12,7 +12,7 @@
     /quotas/ENTITY      client quotas of one entity
     /disks/BROKER       ids of the log directories that it had when it last started
     /secrets/NAME       random bytes
-    /producer-ids       where the next block begins
+    /producer-ids       where the next block begins; below it who took the last ones
     /changes/KIND       changed with all that brokers must read again: topics, quotas or users
 
 Every change but those of secrets and producer ids carries the checks of a `fence`, so a broker that
@@ -39,11 +39,12 @@ import msgspec
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.log.facts import CleanedTo
+from lapse.metadata import producer_ids
 from lapse.metadata.election import doubted, resigned, stopped
 from lapse.metadata.features import ALL, Levels, decoded_levels, encoded_levels
 from lapse.metadata.partition_states import LogEnd, PartitionState, StateChange
 from lapse.metadata.reassignment import left
-from lapse.metadata.state_codec import decoded_state, encoded_state
+from lapse.metadata.state_codec import decoded_state
 from lapse.metadata.store import (
     Entity,
     TopicRecord,
@@ -64,14 +65,23 @@ from lapse.metadata.tree_codec import (
     part,
     text,
 )
+from lapse.metadata.tree_topics import (
+    NAMES,
+    TOPICS,
+    TopicData,
+    data_of,
+    name_path,
+    new_states,
+    state_changed,
+    topic_path,
+)
 from lapse.security.acls import AclBinding
 from lapse.security.scram import Credentials, ScramCredential, ScramMechanism
 
 CLUSTER, FEATURES = "/cluster", "/features"
-NAMES, TOPICS, SETTINGS = "/names", "/topics", "/settings"
+SETTINGS = "/settings"
 ACLS, SCRAM, QUOTAS, SECRETS = "/acls", "/scram", "/quotas", "/secrets"
 DISKS = "/disks"
-PRODUCER_IDS = "/producer-ids"
 CHANGES = "/changes"
 TOPICS_CHANGED, QUOTAS_CHANGED, USERS_CHANGED = (
     f"{CHANGES}/{kind}" for kind in ("topics", "quotas", "users")
@@ -94,21 +104,13 @@ class Said(NamedTuple):
 
     @property
     def path(self) -> str:
-        return f"{_topic_path(self.topic_id)}/{self.number}/{self.broker}"
+        return f"{topic_path(self.topic_id)}/{self.number}/{self.broker}"
 
 
 _Moment = tuple[int, int]
 
 # The checks that each of a controller's changes carries.
 Fence = Callable[[], Sequence[Check]]
-
-
-class _Topic(msgspec.Struct, frozen=True):
-    name: str
-    partitions: int
-    overrides: dict[str, str]
-    is_going: bool = False
-    left_at: list[int] = []  # which brokers may still have files of one that is going
 
 
 def _has_all(_topic: TopicRecord, _number: int) -> bool:
@@ -137,7 +139,7 @@ class TreeStore:
         self._tree, self._fence, self._node_id = tree, fence, node_id
         # A tree from before there were levels has a cluster's id: its brokers could do it all.
         is_new = tree.get([CLUSTER])[0] is None
-        made = [FEATURES, CLUSTER, PRODUCER_IDS, *FOLDERS]
+        made = [FEATURES, CLUSTER, producer_ids.NEXT, *FOLDERS]
         levels = encoded_levels(first_levels if is_new else ALL)
         data = [levels, new_cluster_id().encode(), b"0", *(b"" for _ in FOLDERS)]
         for path, content, node in zip(made, data, tree.get(made), strict=True):
@@ -173,14 +175,14 @@ class TreeStore:
             if topic.is_going and (not topic.left_at or self._node_id in topic.left_at)
         ]
 
-    def _all_topics(self) -> list[tuple[TopicRecord, _Topic]]:
+    def _all_topics(self) -> list[tuple[TopicRecord, TopicData]]:
         """By name. Nodes are not read in one moment: a topic that changes meanwhile is read again.
 
         A change takes an instant, so one that is never whole is damaged: CorruptData.
         """
         for _ in range(READS_MAX):
             nodes = self._in(TOPICS)
-            topics = {name: decoded(n, _Topic, f"{TOPICS}/{name}") for name, n in nodes.items()}
+            topics = {name: decoded(n, TopicData, f"{TOPICS}/{name}") for name, n in nodes.items()}
             numbered = [(name, n) for name, t in topics.items() for n in range(t.partitions)]
             paths = [f"{TOPICS}/{name}/{n}" for name, n in numbered]
             states: dict[str, list[PartitionState | None]] = {name: [] for name in topics}
@@ -203,31 +205,34 @@ class TreeStore:
     def create_topics(self, topics: Sequence[TopicRecord]) -> None:
         steps: list[Step] = []
         for topic in topics:
-            steps.append(Create(_name_path(topic.name), str(topic.topic_id).encode()))
-            steps.append(Create(_topic_path(topic.topic_id), encoded(_topic_of(topic))))
-            steps += _new_states(topic, 0)
+            steps.append(Create(name_path(topic.name), str(topic.topic_id).encode()))
+            steps.append(Create(topic_path(topic.topic_id), encoded(data_of(topic))))
+            steps += new_states(topic, 0)
         try:
             self._commit(steps, TOPICS_CHANGED)
         except Conflict as e:
-            taken = {_name_path(topic.name): topic.name for topic in topics}
+            taken = {name_path(topic.name): topic for topic in topics}
             if e.step.path not in taken:
                 raise
-            raise topic_exists(taken[e.step.path]) from None
+            topic, node = taken[e.step.path], self._tree.get([e.step.path])[0]
+            if node is None or node.data != str(topic.topic_id).encode():
+                raise topic_exists(topic.name) from None
+            # Else it was done before a connection broke, and what was made has changed since.
 
     def change_topic(self, topic: TopicRecord) -> None:
-        node, path = self._live(topic.topic_id), _topic_path(topic.topic_id)
-        before = decoded(node, _Topic, path).partitions
-        steps: list[Step] = [Change(path, encoded(_topic_of(topic)), node.version)]
+        node, path = self._live(topic.topic_id), topic_path(topic.topic_id)
+        before = decoded(node, TopicData, path).partitions
+        steps: list[Step] = [Change(path, encoded(data_of(topic)), node.version)]
         if topic.states and topic.partitions < before:  # given up before anybody used them
             gone = [f"{path}/{number}" for number in range(topic.partitions, before)]
             versions = zip(gone, self._tree.get(gone), strict=True)
             steps += [Remove(at, n.version) for at, n in versions if n is not None]
-        self._commit([*steps, *_new_states(topic, before)], TOPICS_CHANGED)
+        self._commit([*steps, *new_states(topic, before)], TOPICS_CHANGED)
 
     def start_deletion(self, topic_id: uuid.UUID) -> None:
-        node, path = self._live(topic_id), _topic_path(topic_id)
-        topic = decoded(node, _Topic, path)
-        name_path = _name_path(topic.name)
+        node, path = self._live(topic_id), topic_path(topic_id)
+        topic = decoded(node, TopicData, path)
+        at_name = name_path(topic.name)
         paths = [f"{path}/{number}" for number in range(topic.partitions)]
         states = [
             decoded_state(state, at)
@@ -237,19 +242,19 @@ class TreeStore:
         holders = sorted({b for state in states for b in (*state.replicas, *state.left_at)})
         going = encoded(msgspec.structs.replace(topic, is_going=True, left_at=holders))
         steps: list[Step] = [
-            Remove(name_path, self._one(name_path).version),
+            Remove(at_name, self._one(at_name).version),
             Change(path, going, node.version),
         ]
         self._commit(steps, TOPICS_CHANGED)
 
     def finish_deletion(self, topic_id: uuid.UUID) -> None:
         """Of this broker's files; with the last broker's the topic is forgotten."""
-        path = _topic_path(topic_id)
+        path = topic_path(topic_id)
         while True:
             [node] = self._tree.get([path])
             if node is None:
                 return
-            topic = decoded(node, _Topic, path)
+            topic = decoded(node, TopicData, path)
             if not topic.is_going:
                 return
             left_at = [broker for broker in topic.left_at if broker != self._node_id]
@@ -264,7 +269,7 @@ class TreeStore:
                 continue  # another broker was done at the same time
             return
 
-    def _forget(self, path: str, topic: _Topic, node: Node) -> None:
+    def _forget(self, path: str, topic: TopicData, node: Node) -> None:
         paths = [f"{path}/{number}" for number in range(topic.partitions)]
         steps: list[Step] = []
         for at, state in zip(paths, self._tree.get(paths), strict=True):
@@ -276,9 +281,9 @@ class TreeStore:
         self._tree.commit([*steps, Remove(path, node.version)])
 
     def _live(self, topic_id: uuid.UUID) -> Node:
-        path = _topic_path(topic_id)
+        path = topic_path(topic_id)
         [node] = self._tree.get([path])
-        if node is None or decoded(node, _Topic, path).is_going:
+        if node is None or decoded(node, TopicData, path).is_going:
             raise no_topic(topic_id)
         return node
 
@@ -288,11 +293,11 @@ class TreeStore:
         """Other states, as the controller decided; Conflict where one has changed meanwhile."""
         for at in range(0, len(changes), STATES_AT_ONCE):
             some = changes[at : at + STATES_AT_ONCE]
-            self._commit([_changed(one) for one in some], TOPICS_CHANGED)
+            self._commit([state_changed(one) for one in some], TOPICS_CHANGED)
 
     def states(self, wanted: Sequence[tuple[uuid.UUID, int]]) -> Sequence[PartitionState | None]:
         """The states of partitions as they are now; None of one that there is not."""
-        paths = [f"{_topic_path(topic_id)}/{number}" for topic_id, number in wanted]
+        paths = [f"{topic_path(topic_id)}/{number}" for topic_id, number in wanted]
         nodes = zip(self._tree.get(paths), paths, strict=True)
         return [None if node is None else decoded_state(node, path) for node, path in nodes]
 
@@ -312,7 +317,7 @@ class TreeStore:
 
         Conflict where it has changed.
         """
-        self._tree.commit([_changed(change), Touch(TOPICS_CHANGED, b"")])
+        self._tree.commit([state_changed(change), Touch(TOPICS_CHANGED, b"")])
 
     def resign(self, has_log: Callable[[TopicRecord, int], bool] = _has_all) -> None:
         """Lead nothing that has other replicas until elected anew: this broker has just started.
@@ -365,7 +370,7 @@ class TreeStore:
             try:
                 for at in range(0, len(changes), STATES_AT_ONCE):
                     some = changes[at : at + STATES_AT_ONCE]
-                    self._tree.commit([*map(_changed, some), Touch(TOPICS_CHANGED, b"")])
+                    self._tree.commit([*map(state_changed, some), Touch(TOPICS_CHANGED, b"")])
             except Conflict:
                 continue
             return
@@ -399,7 +404,7 @@ class TreeStore:
             try:
                 self._tree.commit([Create(path, data) if node is None else Touch(path, data)])
             except Conflict:
-                if self._tree.get([_topic_path(one.topic_id)])[0] is not None:
+                if self._tree.get([topic_path(one.topic_id)])[0] is not None:
                     raise
 
     def adopt(self) -> int:
@@ -411,7 +416,7 @@ class TreeStore:
         alone = PartitionState((self._node_id,), (self._node_id,), self._node_id, 0)
         for record in found:
             owned = replace(record, states=(alone,) * record.partitions)
-            self._commit(_new_states(owned, 0), TOPICS_CHANGED)
+            self._commit(new_states(owned, 0), TOPICS_CHANGED)
         return len(found)
 
     # --- settings and quotas --------------------------------------------------------------------
@@ -502,15 +507,7 @@ class TreeStore:
         return node.data
 
     def allocate_producer_ids(self, count: int) -> range:
-        while True:
-            node = self._one(PRODUCER_IDS)
-            start = int(node.data)
-            try:
-                step = Change(PRODUCER_IDS, str(start + count).encode(), node.version)
-                self._tree.commit([step])
-            except Conflict:
-                continue  # another broker took the block
-            return range(start, start + count)
+        return producer_ids.allocate(self._tree, self._node_id, count)
 
     def close(self) -> None:
         """Nothing: the session is its owner's."""
@@ -572,29 +569,3 @@ def _create_unless_there(tree: Tree, path: str, data: bytes) -> None:
     except Conflict:
         if tree.get([path])[0] is None:
             raise
-
-
-# --- names and data -------------------------------------------------------------------------------
-
-
-def _name_path(name: str) -> str:
-    return f"{NAMES}/{part(name)}"
-
-
-def _topic_path(topic_id: uuid.UUID) -> str:
-    return f"{TOPICS}/{topic_id}"
-
-
-def _new_states(topic: TopicRecord, first: int) -> list[Step]:
-    path, added = _topic_path(topic.topic_id), topic.states[first:]
-    return [Create(f"{path}/{n}", encoded_state(s)) for n, s in enumerate(added, start=first)]
-
-
-def _changed(change: StateChange) -> Change:
-    """`state.version` is the one that it takes the place of."""
-    path = f"{_topic_path(change.topic_id)}/{change.number}"
-    return Change(path, encoded_state(change.state), change.state.version)
-
-
-def _topic_of(record: TopicRecord) -> _Topic:
-    return _Topic(record.name, record.partitions, dict(record.overrides))

@@ -4,10 +4,11 @@ kazoo runs two threads of its own. What it calls back there only notes what happ
 recipes is used. Its client begins a new session by itself once the ensemble has given one up, and
 keeps asking for ever while there is no connection: only callers here give up, after `wait_ms`.
 
-Connections break, and then nobody knows whether a commit was done. It is looked up: the steps are
-atomic, so the first one that changes a version that it names tells. A commit that was not done is
-sent again, and so is one that names none. Within one session ZooKeeper does requests in order, so
-what an earlier connection has sent cannot come after.
+Connections break, and then nobody knows whether a commit was done. It is looked up: all that its
+steps make, change and remove is as they leave it, and of one moment. What others may write alike
+does as well, for it is the same then; what must be told from theirs has to differ in its data. A
+commit that was not done is sent again, and so is one that only checks and touches. Within one
+session ZooKeeper does requests in order, so what an earlier connection has sent cannot come after.
 
 A new connection may be to another server of the ensemble, and that one behind: a read would not see
 what an earlier connection has committed. So each connection begins with a sync.
@@ -268,22 +269,34 @@ class ZooKeeperTree:
                 raise Conflict(step, _WHY.get(type(result), repr(result)))
 
     def _is_done(self, steps: Sequence[Step]) -> bool:
-        """Whether steps of which nobody knows are done: the first that can tell does.
+        """Whether steps of which nobody knows are done, as far as the nodes tell.
+
+        All that a step changes must be as it leaves it, and of one moment: another broker may have
+        done the first of them alike, and the others otherwise. Where somebody has changed one of
+        them since, they count as not done, and are refused when they are sent again: who gets a
+        Conflict goes by what is stored.
 
         A Check changes nothing, and a Touch is done from any version to any: where there are no
         others, the steps count as not done, since doing them twice does no harm.
         """
-        step = next((step for step in steps if not isinstance(step, Check | Touch)), None)
-        if step is None:
+        telling = [step for step in steps if not isinstance(step, Check | Touch)]
+        if not telling:
             return False
-        path = self._path(step.path)
-        self._client.sync_async(path).get(timeout=self._wait_s)  # or a server tells what was
-        node = self._node(self._client.get_async(path))
-        if isinstance(step, Create):
-            return node == Node(step.data, 0)
-        if isinstance(step, Change):
-            return node == Node(step.data, step.version + 1)
-        return node is None
+        # Or a server tells what was.
+        self._client.sync_async(self._path("")).get(timeout=self._wait_s)
+        asked = [self._client.get_async(self._path(step.path)) for step in telling]
+        moments = set()
+        for step, one in zip(telling, asked, strict=True):
+            try:
+                data, stat = one.get(timeout=self._wait_s)
+            except NoNodeError:
+                if not isinstance(step, Remove):
+                    return False
+                continue
+            if isinstance(step, Remove) or (data or b"", stat.version) != _left_by(step):
+                return False
+            moments.add(stat.mzxid)
+        return len(moments) <= 1
 
     def _make_root(self) -> None:
         at = ""
@@ -372,6 +385,11 @@ class _Watcher:
 
     def __call__(self, _event: object) -> None:
         self.tell(self.callback)
+
+
+def _left_by(step: Create | Change) -> tuple[bytes, int]:
+    """A node's data and version once that is done."""
+    return step.data, 0 if isinstance(step, Create) else step.version + 1
 
 
 def _is_of_session(steps: Sequence[Step]) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
+from lapse.metadata.producer_ids import NEXT
 from lapse.metadata.store import MetadataStore
-from lapse.metadata.tree import Change, Check, Create
+from lapse.metadata.tree import Change, Check, Create, Node
 from lapse.metadata.tree_store import COMMIT_BYTES_MAX, TreeStore
 from lapse.security.scram import ScramCredential, ScramMechanism
 from lapse.testing.memory_tree import MemoryEnsemble
@@ -77,19 +78,25 @@ def test_any_broker_takes_producer_ids_and_none_twice(
     assert one.secret_of("s", lambda: b"1") == other.secret_of("s", lambda: b"2") == b"1"
 
 
-def test_a_block_that_another_takes_meanwhile_is_not_given_twice() -> None:
+def test_a_block_that_another_takes_meanwhile_is_not_given_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ensemble = MemoryEnsemble()
     other = TreeStore(ensemble.connect(), list, lambda: "", 0)
     taken: list[range] = []
 
-    class Slow(TreeStore):
-        def _one(self, path: str):  # type: ignore[no-untyped-def]
-            node = super()._one(path)
-            if len(taken) < 2:
-                taken.append(other.allocate_producer_ids(10))
-            return node
+    tree = ensemble.connect()
+    read = tree.get
 
-    block = Slow(ensemble.connect(), list, lambda: "", 0).allocate_producer_ids(10)
+    def late(paths: Sequence[str]) -> Sequence[Node | None]:
+        nodes = read(paths)
+        if NEXT in paths and len(taken) < 2:
+            taken.append(other.allocate_producer_ids(10))
+        return nodes
+
+    store = TreeStore(tree, list, lambda: "", 0)
+    monkeypatch.setattr(tree, "get", late)
+    block = store.allocate_producer_ids(10)
     assert (taken, block) == ([range(10), range(10, 20)], range(20, 30))
 
 
