@@ -2,7 +2,8 @@
 
 `node` opens it before anything else that needs metadata. It registers the broker, follows what
 others change (`CHANGED`), and takes the office of controller when it is vacant. The controller
-alone changes topics, settings and users, and elects leaders as brokers come and go.
+alone changes topics, settings and users, and elects leaders as brokers come and go. Who takes the
+office reads all of that before it changes any of it for a client: the last one may have changed it.
 
 While the ensemble does not answer, what is stored goes on being served, and nothing can be changed.
 A session that the ensemble gave up takes the broker's registration with it: it registers again
@@ -38,11 +39,18 @@ from lapse.metadata.features import (
     require_fit,
     version_of,
 )
-from lapse.metadata.membership import BROKERS, CONTROLLER, Interrupted, Membership, Registration
+from lapse.metadata.membership import (
+    BROKERS,
+    CONTROLLER,
+    NO_EPOCH,
+    Interrupted,
+    Membership,
+    Registration,
+)
 from lapse.metadata.partition_states import LogEnd, StateChange
 from lapse.metadata.reassignment import completed
 from lapse.metadata.store import TopicRecord
-from lapse.metadata.tree import Conflict, Tree, Unreachable
+from lapse.metadata.tree import Check, Conflict, Tree, Unreachable
 from lapse.metadata.tree_store import CHANGED, TreeStore
 from lapse.wire.versions import PROTOCOL_VERSION
 
@@ -110,6 +118,7 @@ class Cluster:
         self._trouble = ""
         self.refused: LapseError | None = None
         self.store: TreeStore
+        self._elections: TreeStore  # the same, for who takes the office and has yet to read
         self.rereads: Mapping[str, Reread] = {}
         self._tree: Tree
         self._logs: Logs
@@ -117,6 +126,7 @@ class Cluster:
         self._joining: Membership
         self._changed, self._ended = asyncio.Event(), asyncio.Event()
         self._versions: dict[str, int] = {}
+        self._read_in_office = NO_EPOCH  # of which everything was read that it changes
         self._rebalance_s = clock.monotonic() + config.leader_imbalance_check_interval_seconds
         self._task: asyncio.Task[None] | None = None
 
@@ -177,9 +187,11 @@ class Cluster:
     def _join(self, tree: Tree, joining: Membership, logs: Logs) -> TreeStore:
         joining.join()
         last, holds_office = joining.last_controller(), joining.take_office()
+        self._read_in_office = joining.epoch  # all of it is read after this
         protocol = protocol_of(self._config)
-        self.store = TreeStore(
-            tree, joining.fence, random_id, self._config.node_id, Levels.first(protocol)
+        self.store, self._elections = (
+            TreeStore(tree, fence, random_id, self._config.node_id, Levels.first(protocol))
+            for fence in (self._fence, joining.fence)
         )
         require_fit(self.store.levels(), protocol)
         if holds_office and last in {None, self._config.node_id}:
@@ -246,6 +258,17 @@ class Cluster:
         self._members.controller_id = self._joining.controller()
         return True
 
+    def _fence(self) -> Sequence[Check]:
+        """Of what clients ask for; raises NOT_CONTROLLER.
+
+        What this broker has in force may lack what the last controller has stored.
+        """
+        if self._joining.epoch != self._read_in_office:
+            raise KafkaError(
+                ErrorCode.NOT_CONTROLLER, "this broker has not read yet what there is to change"
+            )
+        return self._joining.fence()
+
     async def start(self, listeners: Mapping[str, tuple[str, int]]) -> None:
         """Say where this broker is, by its listeners' names, and follow what others change.
 
@@ -311,10 +334,12 @@ class Cluster:
             self._ended.set()
             self._changed.set()
             return
+        office = self._joining.epoch  # as it was when that was read
         for kind, version in changed.items():
             if kind in self.rereads:
                 await self.rereads[kind]()
             self._versions[kind] = version
+        self._read_in_office = office
 
     def _look(self) -> dict[str, int] | None:
         """Who is there and what has changed; as the controller, have who is there lead.
@@ -331,17 +356,19 @@ class Cluster:
             return None
         if holds_office:
             try:
-                elect(self.store, self._members.alive, self._moment(), rebalance=self._rebalances())
-                raise_level(self.store, self._members.brokers)
+                alive, rebalance = self._members.alive, self._rebalances()
+                elect(self._elections, alive, self._moment(), rebalance=rebalance)
+                raise_level(self._elections, self._members.brokers)
             except KafkaError as e:
                 if e.code is not ErrorCode.NOT_CONTROLLER:
                     raise
                 logger.info("this broker has lost the office: %s", e)  # it looks again
+        is_new = self._joining.epoch != self._read_in_office
         nodes = dict(zip(CHANGED, self._tree.get(CHANGED), strict=True))
         return {
             kind: node.version
             for kind, node in nodes.items()
-            if node is not None and node.version != self._versions.get(kind)
+            if node is not None and (is_new or node.version != self._versions.get(kind))
         }
 
     def _moment(self) -> Moment | None:

@@ -26,7 +26,14 @@ from typing import Any
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import make_private
 from lapse.metadata.features import ALL, Levels, decoded_levels, encoded_levels
-from lapse.metadata.store import Entity, TopicRecord, no_topic, require_next, topic_exists
+from lapse.metadata.store import (
+    Entity,
+    TopicRecord,
+    no_topic,
+    require_next,
+    require_same,
+    topic_exists,
+)
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 from lapse.security.scram import Credentials, ScramCredential, ScramMechanism
 
@@ -203,14 +210,17 @@ class SqliteStore:
                 except sqlite3.IntegrityError:
                     raise topic_exists(topic.name) from None
 
-    def change_topic(self, topic: TopicRecord) -> None:
+    def change_topic(self, topic: TopicRecord, instead_of: TopicRecord) -> None:
         with self._changing(_TOPICS_TABLE):
+            stored = {row[0]: (row[2], json.loads(row[3])) for row in self._rows(_TOPICS_TABLE)}
             done = self._db.execute(
                 "UPDATE topics SET partitions = ?, overrides = ? WHERE topic_id = ? AND state = ?",
                 (topic.partitions, json.dumps(dict(topic.overrides)), str(topic.topic_id), _LIVE),
             )
             if done.rowcount != 1:
                 raise no_topic(topic.topic_id)
+            was = (instead_of.partitions, dict(instead_of.overrides))
+            require_same(f"topic {topic.name}", stored[str(topic.topic_id)], was)
 
     def start_deletion(self, topic_id: uuid.UUID) -> None:
         with self._changing(_TOPICS_TABLE):
@@ -231,8 +241,13 @@ class SqliteStore:
         with self._transaction():
             return _settings_of(self._rows(_SETTINGS_TABLE))
 
-    def set_broker_settings(self, broker: str, settings: Mapping[str, str]) -> None:
+    def set_broker_settings(
+        self, broker: str, settings: Mapping[str, str], instead_of: Mapping[str, str] | None = None
+    ) -> None:
         with self._changing(_SETTINGS_TABLE):
+            if instead_of is not None:
+                stored = _settings_of(self._rows(_SETTINGS_TABLE)).get(broker, {})
+                require_same("settings of brokers", stored, dict(instead_of))
             self._db.execute("DELETE FROM broker_settings WHERE broker = ?", (broker,))
             self._db.executemany(
                 "INSERT INTO broker_settings VALUES (?, ?, ?)",
@@ -296,16 +311,18 @@ class SqliteStore:
             return bytes.fromhex(self._get(name))
 
     def client_quotas(self) -> Mapping[Entity, Mapping[str, float]]:
-        found: dict[Entity, dict[str, float]] = {}
         with self._transaction():
-            rows = self._rows(_QUOTAS)
-        for entity, name, value in rows:
-            parts = tuple((kind, who) for kind, who in json.loads(entity))
-            found.setdefault(parts, {})[name] = value
-        return found
+            return _quotas_of(self._rows(_QUOTAS))
 
-    def set_client_quotas(self, changed: Mapping[Entity, Mapping[str, float]]) -> None:
+    def set_client_quotas(
+        self,
+        changed: Mapping[Entity, Mapping[str, float]],
+        instead_of: Mapping[Entity, Mapping[str, float]] | None = None,
+    ) -> None:
         with self._changing(_QUOTAS):
+            stored = _quotas_of(self._rows(_QUOTAS))
+            for entity, was in (instead_of or {}).items():
+                require_same("client quotas", stored.get(entity, {}), dict(was))
             for entity, values in changed.items():
                 key = json.dumps(entity)
                 self._db.execute("DELETE FROM client_quotas WHERE entity = ?", (key,))
@@ -510,6 +527,14 @@ def _settings_of(rows: list[tuple[Any, ...]]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for broker, name, value in rows:
         found.setdefault(broker, {})[name] = value
+    return found
+
+
+def _quotas_of(rows: list[tuple[Any, ...]]) -> dict[Entity, dict[str, float]]:
+    found: dict[Entity, dict[str, float]] = {}
+    for entity, name, value in rows:
+        parts = tuple((kind, who) for kind, who in json.loads(entity))
+        found.setdefault(parts, {})[name] = value
     return found
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from lapse.base.errors import ErrorCode, KafkaError, StorageError
+from lapse.base.errors import ErrorCode, KafkaError, LapseError, StorageError
 from lapse.metadata.features import Levels
 from lapse.metadata.partition_states import PartitionState
 from lapse.metadata.tree import Unreachable
@@ -85,8 +85,13 @@ class MetadataStore(Protocol):
     def create_topics(self, topics: Sequence[TopicRecord]) -> None:
         """Add topics, all or none; raises TOPIC_ALREADY_EXISTS."""
 
-    def change_topic(self, topic: TopicRecord) -> None:
-        """Other partitions or settings for the topic with this id; raises UNKNOWN_TOPIC_ID."""
+    def change_topic(self, topic: TopicRecord, instead_of: TopicRecord) -> None:
+        """Other partitions or settings for the topic with this id.
+
+        Its states stay as they are; partitions that come have those of `topic`, and those that are
+        given up again, before anybody has used them, go with theirs. Raises UNKNOWN_TOPIC_ID, and
+        Stale unless its partitions and settings are those of `instead_of`.
+        """
 
     def start_deletion(self, topic_id: uuid.UUID) -> None:
         """The topic is gone for clients; raises UNKNOWN_TOPIC_ID."""
@@ -100,8 +105,13 @@ class MetadataStore(Protocol):
     def broker_settings(self) -> Mapping[str, Mapping[str, str]]:
         """Settings that were changed while brokers ran, as text, by broker id or `ALL_BROKERS`."""
 
-    def set_broker_settings(self, broker: str, settings: Mapping[str, str]) -> None:
-        """Exactly these from now on, of one broker or of `ALL_BROKERS`."""
+    def set_broker_settings(
+        self, broker: str, settings: Mapping[str, str], instead_of: Mapping[str, str] | None = None
+    ) -> None:
+        """Exactly these from now on, of one broker or of `ALL_BROKERS`.
+
+        Raises Stale unless they take the place of `instead_of`; None is for who fills a store.
+        """
 
     def acls(self) -> frozenset[AclBinding]:
         """All bindings."""
@@ -123,13 +133,33 @@ class MetadataStore(Protocol):
     def client_quotas(self) -> Mapping[Entity, Mapping[str, float]]:
         """Quotas by entity and name."""
 
-    def set_client_quotas(self, changed: Mapping[Entity, Mapping[str, float]]) -> None:
-        """Exactly these from now on, of these entities, all at once; none of an empty one."""
+    def set_client_quotas(
+        self,
+        changed: Mapping[Entity, Mapping[str, float]],
+        instead_of: Mapping[Entity, Mapping[str, float]] | None = None,
+    ) -> None:
+        """Exactly these from now on, of these entities, all at once; none of an empty one.
+
+        Raises Stale unless they take the place of `instead_of`; None is for who fills a store.
+        """
 
     def allocate_producer_ids(self, count: int) -> range:
         """A block of producer ids that no other producer ever gets."""
 
     def close(self) -> None: ...
+
+
+class Stale(LapseError):
+    """A change was made of what is stored no longer: nothing was done; read, and make it again."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}: somebody has changed it since it was read")
+
+
+def require_same(what: str, stored: object, instead_of: object) -> None:
+    """Raise Stale unless what is stored is what the change was made of."""
+    if stored != instead_of:
+        raise Stale(what)
 
 
 def not_stored(subject: str, error: StorageError) -> KafkaError:

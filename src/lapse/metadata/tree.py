@@ -132,6 +132,13 @@ class Tree(Protocol):
         """End the session: its nodes go at once."""
 
 
+def nodes_below(tree: Tree, folder: str) -> dict[str, Node]:
+    """The nodes right below one, by name; one that goes meanwhile is left out."""
+    names = tree.children(folder)
+    nodes = tree.get([f"{folder}/{name}" for name in names])
+    return {n: node for n, node in zip(names, nodes, strict=True) if node is not None}
+
+
 def call_all(callbacks: Iterable[Callable[[], None]]) -> None:
     """Call each of them: what one raises is logged, and harms neither the others nor the thread."""
     for callback in callbacks:

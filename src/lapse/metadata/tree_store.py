@@ -47,13 +47,26 @@ from lapse.metadata.reassignment import left
 from lapse.metadata.state_codec import decoded_state
 from lapse.metadata.store import (
     Entity,
+    Stale,
     TopicRecord,
     levels_changed,
     no_topic,
     require_next,
+    require_same,
     topic_exists,
 )
-from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove, Step, Touch, Tree
+from lapse.metadata.tree import (
+    Change,
+    Check,
+    Conflict,
+    Create,
+    Node,
+    Remove,
+    Step,
+    Touch,
+    Tree,
+    nodes_below,
+)
 from lapse.metadata.tree_codec import (
     Credential,
     acl_part,
@@ -69,6 +82,7 @@ from lapse.metadata.tree_topics import (
     NAMES,
     TOPICS,
     TopicData,
+    all_topics,
     data_of,
     name_path,
     new_states,
@@ -90,7 +104,6 @@ CHANGED = (TOPICS_CHANGED, QUOTAS_CHANGED, USERS_CHANGED)
 FOLDERS = (NAMES, TOPICS, SETTINGS, ACLS, SCRAM, QUOTAS, SECRETS, DISKS, CHANGES, *CHANGED)
 COMMIT_BYTES_MAX = 900_000  # ZooKeeper's default limit is a megabyte, names and versions included
 STATES_AT_ONCE = 500  # in one commit
-READS_MAX = 10  # of topics that change while they are read
 
 T = TypeVar("T")
 
@@ -165,42 +178,15 @@ class TreeStore:
     # --- topics ---------------------------------------------------------------------------------
 
     def topics(self) -> Sequence[TopicRecord]:
-        return [record for record, topic in self._all_topics() if not topic.is_going]
+        return [record for record, topic in all_topics(self._tree) if not topic.is_going]
 
     def deletions(self) -> Sequence[TopicRecord]:
         """Those of which this broker may still have files."""
         return [
             record
-            for record, topic in self._all_topics()
+            for record, topic in all_topics(self._tree)
             if topic.is_going and (not topic.left_at or self._node_id in topic.left_at)
         ]
-
-    def _all_topics(self) -> list[tuple[TopicRecord, TopicData]]:
-        """By name. Nodes are not read in one moment: a topic that changes meanwhile is read again.
-
-        A change takes an instant, so one that is never whole is damaged: CorruptData.
-        """
-        for _ in range(READS_MAX):
-            nodes = self._in(TOPICS)
-            topics = {name: decoded(n, TopicData, f"{TOPICS}/{name}") for name, n in nodes.items()}
-            numbered = [(name, n) for name, t in topics.items() for n in range(t.partitions)]
-            paths = [f"{TOPICS}/{name}/{n}" for name, n in numbered]
-            states: dict[str, list[PartitionState | None]] = {name: [] for name in topics}
-            for (name, _), path, node in zip(numbered, paths, self._tree.get(paths), strict=True):
-                states[name].append(None if node is None else decoded_state(node, path))
-            halves = [name for name, found in states.items() if None in found and any(found)]
-            if not halves:
-                break
-        else:
-            raise CorruptData(f"{TOPICS}/{halves[0]}", 0, "partitions are missing below it")
-        found = []
-        for name, topic in topics.items():
-            known = tuple(state for state in states[name] if state is not None)
-            record = TopicRecord(
-                topic.name, uuid.UUID(name), topic.partitions, topic.overrides, known
-            )
-            found.append((record, topic))
-        return sorted(found, key=lambda pair: pair[0].name)
 
     def create_topics(self, topics: Sequence[TopicRecord]) -> None:
         steps: list[Step] = []
@@ -219,15 +205,19 @@ class TreeStore:
                 raise topic_exists(topic.name) from None
             # Else it was done before a connection broke, and what was made has changed since.
 
-    def change_topic(self, topic: TopicRecord) -> None:
+    def change_topic(self, topic: TopicRecord, instead_of: TopicRecord) -> None:
         node, path = self._live(topic.topic_id), topic_path(topic.topic_id)
-        before = decoded(node, TopicData, path).partitions
+        stored, was = decoded(node, TopicData, path), data_of(instead_of)
+        require_same(f"topic {topic.name}", stored, was)
         steps: list[Step] = [Change(path, encoded(data_of(topic)), node.version)]
-        if topic.states and topic.partitions < before:  # given up before anybody used them
-            gone = [f"{path}/{number}" for number in range(topic.partitions, before)]
+        if topic.states and topic.partitions < was.partitions:  # given up before anybody used them
+            gone = [f"{path}/{number}" for number in range(topic.partitions, was.partitions)]
             versions = zip(gone, self._tree.get(gone), strict=True)
             steps += [Remove(at, n.version) for at, n in versions if n is not None]
-        self._commit([*steps, *new_states(topic, before)], TOPICS_CHANGED)
+        try:
+            self._commit([*steps, *new_states(topic, was.partitions)], TOPICS_CHANGED)
+        except Conflict as e:
+            raise Stale(f"topic {topic.name}") from e
 
     def start_deletion(self, topic_id: uuid.UUID) -> None:
         node, path = self._live(topic_id), topic_path(topic_id)
@@ -422,39 +412,44 @@ class TreeStore:
     # --- settings and quotas --------------------------------------------------------------------
 
     def broker_settings(self) -> Mapping[str, Mapping[str, str]]:
-        return {
-            text(name): settings
-            for name, node in self._in(SETTINGS).items()
-            if (settings := decoded(node, dict[str, str], f"{SETTINGS}/{name}"))
-        }
+        nodes = nodes_below(self._tree, SETTINGS).items()
+        found = {text(n): decoded(node, dict[str, str], f"{SETTINGS}/{n}") for n, node in nodes}
+        return {broker: settings for broker, settings in found.items() if settings}
 
-    def set_broker_settings(self, broker: str, settings: Mapping[str, str]) -> None:
+    def set_broker_settings(
+        self, broker: str, settings: Mapping[str, str], instead_of: Mapping[str, str] | None = None
+    ) -> None:
+        path = f"{SETTINGS}/{part(broker)}"
         kept = encoded(dict(settings)) if settings else None
         own = broker == str(self._node_id)  # which that broker alone changes
-        self._put({f"{SETTINGS}/{part(broker)}": kept}, TOPICS_CHANGED, fenced=not own)
+        was = None if instead_of is None else {path: instead_of}
+        self._put({path: kept}, TOPICS_CHANGED, fenced=not own, instead_of=was)
 
     def client_quotas(self) -> Mapping[Entity, Mapping[str, float]]:
         found: dict[Entity, Mapping[str, float]] = {}
-        for name, node in self._in(QUOTAS).items():
+        for name, node in nodes_below(self._tree, QUOTAS).items():
             entity = tuple((kind, who) for kind, who in json.loads(text(name)))
             found[entity] = decoded(node, dict[str, float], f"{QUOTAS}/{name}")
         return found
 
-    def set_client_quotas(self, changed: Mapping[Entity, Mapping[str, float]]) -> None:
-        self._put(
-            {
-                f"{QUOTAS}/{part(json.dumps(entity))}": encoded(dict(values)) if values else None
-                for entity, values in changed.items()
-            },
-            QUOTAS_CHANGED,
-        )
+    def set_client_quotas(
+        self,
+        changed: Mapping[Entity, Mapping[str, float]],
+        instead_of: Mapping[Entity, Mapping[str, float]] | None = None,
+    ) -> None:
+        paths = {entity: f"{QUOTAS}/{part(json.dumps(entity))}" for entity in changed}
+        kept = {
+            paths[e]: encoded(dict(values)) if values else None for e, values in changed.items()
+        }
+        was = None if instead_of is None else {paths[e]: vs for e, vs in instead_of.items()}
+        self._put(kept, QUOTAS_CHANGED, instead_of=was)
 
     # --- security -------------------------------------------------------------------------------
 
     def acls(self) -> frozenset[AclBinding]:
         return frozenset(
             binding
-            for name, node in self._in(ACLS).items()
+            for name, node in nodes_below(self._tree, ACLS).items()
             for binding in bindings(name, node, f"{ACLS}/{name}")
         )
 
@@ -474,7 +469,7 @@ class TreeStore:
             (text(name), ScramMechanism(int(mechanism))): ScramCredential(
                 one.salt, one.stored_key, one.server_key, one.iterations
             )
-            for name, node in self._in(SCRAM).items()
+            for name, node in nodes_below(self._tree, SCRAM).items()
             for mechanism, one in credentials(node, f"{SCRAM}/{name}").items()
         }
 
@@ -520,26 +515,40 @@ class TreeStore:
             raise CorruptData(path, 0, "a node that must be there is missing")
         return node
 
-    def _in(self, folder: str) -> dict[str, Node]:
-        """The nodes below one, by name; one that goes meanwhile is left out."""
-        names = self._tree.children(folder)
-        nodes = self._tree.get([f"{folder}/{name}" for name in names])
-        return {n: node for n, node in zip(names, nodes, strict=True) if node is not None}
+    def _put(
+        self,
+        wanted: Mapping[str, bytes | None],
+        kind: str,
+        *,
+        fenced: bool = True,
+        instead_of: Mapping[str, Mapping[str, object]] | None = None,
+    ) -> None:
+        """Set nodes to data, or remove them, all at once.
 
-    def _put(self, wanted: Mapping[str, bytes | None], kind: str, *, fenced: bool = True) -> None:
-        """Set nodes to data, or remove them, all at once."""
+        With `instead_of`, which is nothing of a node that there is not, raises Stale unless they
+        take the place of that.
+        """
+        if fenced:
+            self._fence()  # also where nothing changes: who says so must know
         paths = list(wanted)
         steps: list[Step] = []
         for path, node in zip(paths, self._tree.get(paths), strict=True):
             data = wanted[path]
+            if instead_of is not None:
+                stored = {} if node is None else decoded(node, dict[str, object], path)
+                require_same(path, stored, dict(instead_of[path]))
             if data is not None:
-                steps.append(
-                    Create(path, data) if node is None else Change(path, data, node.version)
-                )
+                made = Create(path, data) if node is None else Change(path, data, node.version)
+                steps.append(made)
             elif node is not None:
                 steps.append(Remove(path, node.version))
-        if steps:
-            self._commit(steps, kind, fenced=fenced)
+        try:
+            if steps:
+                self._commit(steps, kind, fenced=fenced)
+        except Conflict as e:
+            if instead_of is None:
+                raise
+            raise Stale(e.step.path) from e
 
     def _commit(self, steps: Sequence[Step], kind: str, *, fenced: bool = True) -> None:
         """With the fence, and told to all brokers as a change of that kind.

@@ -9,13 +9,15 @@ import uuid
 
 import msgspec
 
-from lapse.metadata.partition_states import StateChange
-from lapse.metadata.state_codec import encoded_state
+from lapse.base.errors import CorruptData
+from lapse.metadata.partition_states import PartitionState, StateChange
+from lapse.metadata.state_codec import decoded_state, encoded_state
 from lapse.metadata.store import TopicRecord
-from lapse.metadata.tree import Change, Create, Step
-from lapse.metadata.tree_codec import part
+from lapse.metadata.tree import Change, Create, Step, Tree, nodes_below
+from lapse.metadata.tree_codec import decoded, part
 
 NAMES, TOPICS = "/names", "/topics"
+READS_MAX = 10  # of topics that change while they are read
 
 
 class TopicData(msgspec.Struct, frozen=True):
@@ -53,3 +55,29 @@ def state_changed(change: StateChange) -> Change:
     """The step that makes it so; `state.version` is the one that it takes the place of."""
     path = f"{topic_path(change.topic_id)}/{change.number}"
     return Change(path, encoded_state(change.state), change.state.version)
+
+
+def all_topics(tree: Tree) -> list[tuple[TopicRecord, TopicData]]:
+    """By name. Nodes are not read in one moment: a topic that changes meanwhile is read again.
+
+    A change takes an instant, so one that is never whole is damaged: CorruptData.
+    """
+    for _ in range(READS_MAX):
+        nodes = nodes_below(tree, TOPICS)
+        topics = {name: decoded(n, TopicData, f"{TOPICS}/{name}") for name, n in nodes.items()}
+        numbered = [(name, n) for name, t in topics.items() for n in range(t.partitions)]
+        paths = [f"{TOPICS}/{name}/{n}" for name, n in numbered]
+        states: dict[str, list[PartitionState | None]] = {name: [] for name in topics}
+        for (name, _), path, node in zip(numbered, paths, tree.get(paths), strict=True):
+            states[name].append(None if node is None else decoded_state(node, path))
+        halves = [name for name, found in states.items() if None in found and any(found)]
+        if not halves:
+            break
+    else:
+        raise CorruptData(f"{TOPICS}/{halves[0]}", 0, "partitions are missing below it")
+    found = []
+    for name, topic in topics.items():
+        known = tuple(state for state in states[name] if state is not None)
+        record = TopicRecord(topic.name, uuid.UUID(name), topic.partitions, topic.overrides, known)
+        found.append((record, topic))
+    return sorted(found, key=lambda pair: pair[0].name)

@@ -10,7 +10,7 @@ import pytest
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.metadata.features import ALL, Levels
-from lapse.metadata.store import ALL_BROKERS, Entity, MetadataStore, TopicRecord
+from lapse.metadata.store import ALL_BROKERS, Entity, MetadataStore, Stale, TopicRecord
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 from lapse.security.scram import ScramCredential, ScramMechanism
 
@@ -81,12 +81,46 @@ class StoreContract:
         store = open_store("")
         store.create_topics([topic])
         changed = TopicRecord("t", topic.topic_id, 5, {"b": "2"})
-        store.change_topic(changed)
+        store.change_topic(changed, topic)
         assert list(open_store("").topics()) == [changed]
         store.start_deletion(topic.topic_id)
         with pytest.raises(KafkaError, match="no topic has the id"):
-            store.change_topic(changed)
+            store.change_topic(changed, changed)
         assert list(store.deletions()) == [changed]
+
+    def test_a_topic_that_others_have_changed_stays(self, open_store: Open) -> None:
+        """What a change was made of is stored no longer: it would undo theirs."""
+        topic = record("t", 3, a="1")
+        store = open_store("")
+        store.create_topics([topic])
+        for older in (replace(topic, partitions=1), replace(topic, overrides={})):
+            with pytest.raises(Stale, match="topic t: somebody has changed it"):
+                store.change_topic(replace(older, overrides={"b": "2"}), older)
+        assert list(open_store("").topics()) == [topic]
+
+    def test_settings_that_others_have_changed_stay(self, open_store: Open) -> None:
+        store = open_store("")
+        store.set_broker_settings(ALL_BROKERS, {"a": "1"}, instead_of={})
+        for older in ({}, {"a": "2"}):
+            for new in ({"b": "1"}, {}):
+                with pytest.raises(Stale):
+                    store.set_broker_settings(ALL_BROKERS, new, instead_of=older)
+        assert open_store("").broker_settings() == {ALL_BROKERS: {"a": "1"}}
+        store.set_broker_settings(ALL_BROKERS, {}, instead_of={"a": "1"})
+        store.set_broker_settings(ALL_BROKERS, {}, instead_of={})
+        assert open_store("").broker_settings() == {}
+
+    def test_quotas_that_others_have_changed_stay(self, open_store: Open) -> None:
+        one: Entity = (("user", "a"),)
+        store = open_store("")
+        store.set_client_quotas({one: {"x": 1.0}}, instead_of={one: {}})
+        for older in ({}, {"x": 2.0}):
+            for new in ({"y": 1.0}, {}):
+                with pytest.raises(Stale):
+                    store.set_client_quotas({one: new}, instead_of={one: older})
+        assert open_store("").client_quotas() == {one: {"x": 1.0}}
+        store.set_client_quotas({one: {}}, instead_of={one: {"x": 1.0}})
+        assert open_store("").client_quotas() == {}
 
     def test_settings_of_brokers_are_replaced_as_a_whole(self, open_store: Open) -> None:
         store = open_store("")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,14 +13,17 @@ import pytest
 
 from lapse.base.clock import SystemClock
 from lapse.base.config import broker_config
-from lapse.base.errors import ConfigError
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError
 from lapse.base.fs import RealFs
 from lapse.broker import cluster
-from lapse.broker.logs.topics import NewTopic
+from lapse.broker.logs.topics import NewTopic, Topics
 from lapse.broker.node import Node
 from lapse.log.env import LogEnv
-from lapse.metadata.membership import BROKERS, Registration
+from lapse.metadata.membership import BROKERS, CONTROLLER, CONTROLLER_EPOCH, Registration
+from lapse.metadata.partition_states import first_state
+from lapse.metadata.store import TopicRecord
 from lapse.metadata.tree import Create, Remove
+from lapse.metadata.tree_store import TOPICS_CHANGED, TreeStore
 from lapse.testing.memory_tree import MemoryEnsemble, MemoryTree
 
 
@@ -94,3 +98,48 @@ async def test_it_takes_no_leader_away(
         assert topics.members.able == [1]
     finally:
         await node.stop()
+
+
+async def test_who_takes_the_office_reads_before_it_changes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It elects at once; what clients ask for it would make of what was in force before."""
+    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.1)
+    ensemble = MemoryEnsemble()
+    other = ensemble.connect()
+    node = made(tmp_path, Losing(ensemble, ensemble.begin_session()))
+    epoch = Create(CONTROLLER_EPOCH, b"")
+    other.commit([epoch, Create(CONTROLLER, b"2", of_session=True)])
+    try:
+        await node.start()
+        assert node._cluster is not None
+        topics, rereads = node.services.topics, node._cluster.rereads
+        last = TreeStore(other, list, str, 2)
+        asked: list[ErrorCode] = []
+
+        async def read() -> None:
+            with pytest.raises(KafkaError) as refused:
+                await topics.create(NewTopic("early", 1, {}, 1, ()))
+            asked.append(refused.value.code)
+            await topics.reread()
+
+        node._cluster.rereads = {**rereads, TOPICS_CHANGED: read}
+        last.create_topics([TopicRecord("t", uuid.uuid4(), 1, {}, (first_state((1,)),))])
+        other.close()  # the last controller is gone
+        async with asyncio.timeout(60):
+            while topics.members.controller_id != 1 or not topics.image.topics:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            while await refused_by(topics):
+                pass
+        assert set(asked) == {ErrorCode.NOT_CONTROLLER}
+        assert set(topics.image.topics) == {"t", "late"}
+    finally:
+        await node.stop()
+
+
+async def refused_by(topics: Topics) -> bool:
+    try:
+        await topics.create(NewTopic("late", 1, {}, 1, ()))
+    except KafkaError as e:
+        return e.code is ErrorCode.NOT_CONTROLLER
+    return False

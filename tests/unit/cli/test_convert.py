@@ -129,7 +129,8 @@ def test_where_nothing_compacts_a_flagged_value_is_data_and_stays(
         if overrides == {}:
             store.create_topics([record])
         elif overrides is not None:
-            store.change_topic(replace(record, overrides=overrides))
+            [before] = store.topics()
+            store.change_topic(replace(record, overrides=overrides), before)
         target = tmp_path / f"{n}"
         assert main(["convert", "--to-kafka", str(source), "--to", str(target), *more]) == 0
         assert [r.value for r in records(target / str(TP))] == expected, (overrides, more)

@@ -41,7 +41,7 @@ class TestContract(StoreContract):
 
 CHANGES: dict[str, Callable[[MetadataStore], object]] = {
     "create": lambda s: s.create_topics([record("new")]),
-    "change": lambda s: s.change_topic(s.topics()[0]),
+    "change": lambda s: s.change_topic(s.topics()[0], s.topics()[0]),
     "start": lambda s: s.start_deletion(s.topics()[0].topic_id),
     "settings": lambda s: s.set_broker_settings("", {"a": "1"}),
     "acls": lambda s: s.change_acls([BINDING], []),

@@ -19,7 +19,7 @@ from lapse.metadata.partition_states import (
     first_state,
 )
 from lapse.metadata.state_codec import decoded_state
-from lapse.metadata.store import TopicRecord
+from lapse.metadata.store import Stale, TopicRecord
 from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove, Step
 from lapse.metadata.tree_store import STATES_AT_ONCE, TOPICS_CHANGED, TreeStore
 from lapse.testing.memory_tree import MemoryEnsemble, MemoryTree
@@ -154,11 +154,14 @@ def test_more_partitions_have_states_and_fewer_again_have_none(ensemble: MemoryE
     store.set_own_state(change(topic, 0, replace(first, isr=(1,))))
     kept = states_of(store)[0]
     more = replace(topic, partitions=3, states=(kept, first_state((2, 1)), first_state((1, 2))))
-    store.change_topic(more)
+    store.change_topic(more, topic)
     assert states_of(store) == more.states
-    store.change_topic(replace(topic, states=(kept,)))  # its folders could not be made
+    store.change_topic(replace(topic, states=(kept,)), more)  # its folders could not be made
     assert states_of(store) == (kept,)
-    store.change_topic(more)
+    store.change_topic(more, topic)
+    assert states_of(store) == more.states
+    with pytest.raises(Stale):  # by an image of before it grew
+        store.change_topic(topic, topic)
     assert states_of(store) == more.states
 
 

@@ -7,12 +7,12 @@ all code that authenticates or authorizes a client uses `authorizer` and `creden
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Mapping
 
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from lapse.base.security_settings import SecurityConfig
+from lapse.broker.logs.changing import Changing
 from lapse.broker.logs.disk import DiskThreads
 from lapse.metadata.store import (
     SECRET_BYTES,
@@ -62,7 +62,7 @@ class Access:
 
     def __init__(self, store: MetadataStore, disk: DiskThreads, security: SecurityConfig) -> None:
         self._store, self._disk = store, disk
-        self._changing = asyncio.Lock()
+        self._changing = Changing(self.load)
         self.unsure: Callable[[], None] = lambda: None
         self._settings = acl_settings(security)
         self._bindings: frozenset[AclBinding] = frozenset()
@@ -87,8 +87,7 @@ class Access:
 
     async def reread(self) -> None:
         """Have in force what is stored."""
-        async with self._changing:
-            await self.load()
+        await self._changing.reread()
 
     def _install(self, bindings: frozenset[AclBinding]) -> None:
         self._bindings = bindings
@@ -99,19 +98,25 @@ class Access:
 
     async def create_acls(self, wanted: list[AclBinding]) -> Created:
         """Add bindings, each judged alone; in force at the return. Raises KafkaError."""
-        async with self._changing:
+
+        async def made() -> Created:
             self._require_authorizer()
             created = create_acls(self._bindings, wanted)
             await self._store_acls(created.bindings)
             return created
 
+        return await self._changing.change("ACLs", made)
+
     async def delete_acls(self, filters: list[AclFilter]) -> Deleted:
         """Take bindings away; in force at the return. Raises KafkaError."""
-        async with self._changing:
+
+        async def made() -> Deleted:
             self._require_authorizer()
             deleted = delete_acls(self._bindings, filters)
             await self._store_acls(deleted.bindings)
             return deleted
+
+        return await self._changing.change("ACLs", made)
 
     def describe_acls(self, wanted: AclFilter) -> tuple[AclBinding, ...]:
         """The bindings that a filter means; raises KafkaError."""
@@ -123,9 +128,7 @@ class Access:
             raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
 
     async def _store_acls(self, bindings: frozenset[AclBinding]) -> None:
-        before = self._bindings
-        if bindings == before:
-            return
+        before = self._bindings  # also where they stay: only the controller can tell
         await self._durably(
             lambda: self._store.change_acls(bindings - before, before - bindings), "ACLs"
         )
@@ -144,15 +147,19 @@ class Access:
 
         Raises KAFKA_STORAGE_ERROR, and then nothing changed.
         """
-        async with self._changing:
+
+        async def made() -> None:
             await self._durably(lambda: self._store.change_credentials(changes), "credentials")
             after = {**self.credentials, **changes}
             self.credentials = {key: kept for key, kept in after.items() if kept is not None}
+
+        await self._changing.change("credentials", made)
 
     async def _durably(self, change: Callable[[], None], what: str) -> None:
         try:
             await self._disk.run(change)
         except StorageError as e:
+            self._changing.set_unsure()
             self.unsure()
             raise not_stored(what, e) from e
 

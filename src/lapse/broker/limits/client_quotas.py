@@ -21,6 +21,7 @@ from lapse.broker.limits.quotas import (
     USER,
     Quotas,
 )
+from lapse.broker.logs.changing import Changing
 from lapse.broker.logs.disk import DiskThreads
 from lapse.metadata.store import Entity, MetadataStore, not_stored
 
@@ -53,7 +54,7 @@ class ClientQuotas:
         resolve: Resolve = resolved,
     ) -> None:  # fmt: skip
         self._store, self._disk, self._clock = store, disk, clock
-        self._changing = asyncio.Lock()
+        self._changing = Changing(self._read_again)
         self._quotas, self._resolve = quotas, resolve
         self._by_address: dict[str, Entity] = {}
         self.unsure: Callable[[], None] = lambda: None
@@ -70,12 +71,14 @@ class ClientQuotas:
 
     async def reread(self) -> None:
         """Have in force what is stored."""
-        async with self._changing:
-            kept = await self._disk.run(self._store.client_quotas)
-            for entity in [entity for entity, _ in self.all() if entity not in kept]:
-                await self._load(entity, {})
-            for entity, values in kept.items():
-                await self._load(entity, values)
+        await self._changing.reread()
+
+    async def _read_again(self) -> None:
+        kept = await self._disk.run(self._store.client_quotas)
+        for entity in [entity for entity, _ in self.all() if entity not in kept]:
+            await self._load(entity, {})
+        for entity, values in kept.items():
+            await self._load(entity, values)
 
     async def _load(self, entity: Entity, values: Mapping[str, float]) -> None:
         address = await self._address_of(entity)
@@ -106,20 +109,28 @@ class ClientQuotas:
         address = await self._address_of(entity)
         if address is None and _is_of_address(entity):
             raise _refused(f"{entity[0][1]} is neither an IP address nor a host that is found")
-        async with self._changing:
-            values = dict(self._quotas.of(entity))
+
+        async def made() -> None:
+            before = dict(self._quotas.of(entity))
+            values = dict(before)
             for key, value in ops.items():
                 if value is None:
                     values.pop(key, None)
                 else:
                     values[key] = value
-            if not validate_only and values != self._quotas.of(entity):
-                try:
-                    await self._disk.run(self._store.set_client_quotas, {entity: values})
-                except StorageError as e:
-                    self.unsure()
-                    raise not_stored("client quotas", e) from e
-                self._put(entity, address, values)
+            if validate_only:
+                return
+            try:  # also where nothing seems to change: what is in force may be older
+                await self._disk.run(
+                    self._store.set_client_quotas, {entity: values}, {entity: before}
+                )
+            except StorageError as e:
+                self._changing.set_unsure()
+                self.unsure()
+                raise not_stored("client quotas", e) from e
+            self._put(entity, address, values)
+
+        await self._changing.change("client quotas", made)
 
     def use(self, key: str, user: str, client_id: str, amount: float, now_ms: int) -> int:
         """Note what a client used; the milliseconds it is to wait. `now_ms` is monotonic."""

@@ -21,16 +21,17 @@ from functools import partial
 from lapse.base.config import BrokerConfig, topic_setting
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
+from lapse.broker.logs.changing import Changing
 from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.members import Members
 from lapse.broker.logs.partitions import Partitions
+from lapse.broker.logs.placing import first_states, more_states
 from lapse.broker.logs.policy_switch import kept_policies, refuse_turning
 from lapse.broker.logs.purgatory import Purgatory
 from lapse.metadata.election import preferred, unclean
 from lapse.metadata.features import Levels
 from lapse.metadata.image import Image, Topic
-from lapse.metadata.partition_states import NO_LEADER, PartitionState, StateChange, first_state
-from lapse.metadata.placement import Draw, arranged, place
+from lapse.metadata.partition_states import NO_LEADER, PartitionState, StateChange
 from lapse.metadata.policies import BROKER_POLICY, POLICY
 from lapse.metadata.reassignment import Wish, reassigned
 from lapse.metadata.settings import BrokerSettings, ReadOnly, check_changeable
@@ -90,7 +91,7 @@ class Topics:
         self._purgatory = purgatory
         self._config, self.members = config, members
         self._node_id = config.node_id
-        self._changing = asyncio.Lock()
+        self._changing = Changing(self._read_again)
         self.when_deleted: list[Callable[[Topic], None]] = []
         self.when_changed: Callable[[Image], None] = lambda _: None
         self.unsure: Callable[[], None] = lambda: None
@@ -147,10 +148,11 @@ class Topics:
         if last is not None:
             kept = kept_policies(self._partitions, image.topics.values(), self.settings, last)
             for topic in kept:
-                self._store.change_topic(_record(topic))
+                self._store.change_topic(_record(topic), _record(image.topics[topic.name]))
             self._update_logs(kept)
             image = image.with_topics(kept)
-        self._store.set_broker_settings(OF_FILE, {BROKER_POLICY: file})
+        was = {} if last is None else {BROKER_POLICY: last}
+        self._store.set_broker_settings(OF_FILE, {BROKER_POLICY: file}, was)
         return image
 
     def _finish_deletions(self, of: str | None = None) -> None:
@@ -166,17 +168,18 @@ class Topics:
 
     async def create(self, new: NewTopic) -> Topic:
         """Create a topic; it is durable and its logs are open when this returns."""
-        async with self._changing:
-            states = self._placed(new)
-            record = TopicRecord(new.name, uuid.uuid4(), new.partitions, new.overrides, states)
-            with self._refused(f"topic {new.name}"):
-                config = self.settings.config_of(new.overrides)
-                topic = Topic(
-                    new.name, record.topic_id, new.partitions, new.overrides, config, states
-                )
-                await self._disk.run(self._create, record, topic)
-            self.image = self.image.with_topics((topic,))
-            return topic
+        return await self._changing.change(f"topic {new.name}", partial(self._make, new))
+
+    async def _make(self, new: NewTopic) -> Topic:
+        factor = new.replication_factor or self._config.default_replication_factor
+        states = first_states(new.name, new.partitions, factor, new.assignments, self.members)
+        record = TopicRecord(new.name, uuid.uuid4(), new.partitions, new.overrides, states)
+        with self._refused(f"topic {new.name}"):
+            config = self.settings.config_of(new.overrides)
+            topic = Topic(new.name, record.topic_id, new.partitions, new.overrides, config, states)
+            await self._disk.run(self._create, record, topic)
+        self.image = self.image.with_topics((topic,))
+        return topic
 
     def _create(self, record: TopicRecord, topic: Topic) -> None:
         self._finish_deletions(of=topic.name)
@@ -276,6 +279,7 @@ class Topics:
             except Conflict:  # a leader has changed its state meanwhile
                 await self.reread()
             except StorageError as e:
+                self.unsure()
                 raise not_stored("a change of partitions", e) from e
             else:
                 if changes:
@@ -283,33 +287,19 @@ class Topics:
                 return answers
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the partitions change all the time")
 
-    def _placed(self, new: NewTopic) -> tuple[PartitionState, ...]:
-        """Who gets the partitions of a new topic; raises INVALID_REPLICATION_FACTOR."""
-        factor = new.replication_factor or self._config.default_replication_factor
-        if not new.assignments:
-            self.members.require(factor, f"topic {new.name}")
-        if self.members.is_alone:
-            return ()
-        if new.assignments:
-            return tuple(map(first_state, new.assignments))
-        draw = Draw(*(uuid.uuid4().int >> shift & 0xFFFF for shift in (0, 16)))
-        members = self.members
-        placed = place(range(new.partitions), factor, members.able, draw, members.racks)
-        return tuple(map(first_state, placed))
-
     async def delete(self, topic: Topic) -> None:
         """Delete a topic; it is gone for clients when this returns."""
-        async with self._changing:
-            self.image = self.image.without((topic.topic_id,))
-            try:
-                await self._disk.run(self._delete, topic)
-            except StorageError as e:
+        await self._changing.change(f"topic {topic.name}", partial(self._delete_one, topic))
+
+    async def _delete_one(self, topic: Topic) -> None:
+        self.image = self.image.without((topic.topic_id,))
+        try:
+            with self._refused(f"topic {topic.name}"):
                 # In the store the deletion has begun or has not; the next start goes by that.
-                self.unsure()
-                raise not_stored(f"topic {topic.name}", e) from e
-            finally:
-                self._wake(topic)
-            self._tell_deleted(topic)
+                await self._disk.run(self._delete, topic)
+        finally:
+            self._wake(topic)
+        self._tell_deleted(topic)
 
     def _wake(self, topic: Topic) -> None:
         for number in range(topic.partitions):
@@ -334,37 +324,25 @@ class Topics:
         Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS unless it has fewer, and
         KAFKA_STORAGE_ERROR, and then it has as many as before.
         """
-        async with self._changing:
+
+        async def grow() -> Topic:
             before = self._existing(name)
             require_more(before, count)
-            states = self._more_states(before, count, assignments)
+            states = more_states(before, count, assignments, self.members)
             topic = replace(before, partitions=count, states=states)
             with self._refused(f"topic {name}"):
                 await self._disk.run(self._grow, before, topic)
             self.image = self.image.with_topics((topic,))
             return topic
 
-    def _more_states(
-        self, topic: Topic, count: int, assignments: Sequence[tuple[int, ...]]
-    ) -> tuple[PartitionState, ...]:
-        if not topic.states:
-            return ()
-        factor = len(topic.states[0].target)
-        self.members.require(factor, f"topic {topic.name}")
-        # As Kafka: on from where the first partition lies.
-        able, racks = self.members.able, self.members.racks
-        around, first = arranged(able, racks), topic.states[0].replicas[0]
-        start = around.index(first) if first in around else 0
-        numbers = range(topic.partitions, count)
-        placed = place(numbers, factor, able, Draw(start, start), racks)
-        return (*topic.states, *map(first_state, assignments or placed))
+        return await self._changing.change(f"topic {name}", grow)
 
     def _grow(self, before: Topic, topic: Topic) -> None:
-        self._store.change_topic(_record(topic))
+        self._store.change_topic(_record(topic), _record(before))
         try:
             self._partitions.create(topic, first=before.partitions)
         except StorageError:
-            self._store.change_topic(_record(before))
+            self._store.change_topic(_record(before), _record(topic))
             self._partitions.remove(topic, first=before.partitions)
             raise
 
@@ -376,21 +354,24 @@ class Topics:
         Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG, and KAFKA_STORAGE_ERROR, and then the
         next start may go by the change.
         """
-        async with self._changing:
+
+        async def made() -> None:
             before = self._existing(name)
             with self._refused(f"topic {name}"):
                 overrides = dict(change(before.overrides))
                 _, standing = self.settings.settled(before.overrides)
                 config = self.settings.config_of(overrides, standing)
                 topic = replace(before, overrides=overrides, config=config)
-                keep = partial(self._store.change_topic, _record(topic))
-                undo = partial(self._store.change_topic, _record(before))
+                keep = partial(self._store.change_topic, _record(topic), _record(before))
+                undo = partial(self._store.change_topic, _record(before), _record(topic))
                 changes = [(before, topic)]
                 await self._disk.run(refuse_turning, self._partitions, changes)
                 if validate_only:
                     return
                 await self._disk.run(self._switch, changes, keep, undo)
                 self.image = self.image.with_topics((topic,))
+
+        await self._changing.change(f"topic {name}", made)
 
     async def alter_broker(
         self, broker: str, change: Change, *, validate_only: bool = False
@@ -400,10 +381,13 @@ class Topics:
         Logs without settings of their own go by them when this returns. Raises INVALID_REQUEST for
         a setting that is read-only, else as `alter`.
         """
-        async with self._changing:
-            layer = "cluster" if broker == ALL_BROKERS else "broker"
-            with self._refused(f"broker {broker}" if broker else "brokers"):
-                changed = dict(change(getattr(self.settings, layer)))
+        layer = "cluster" if broker == ALL_BROKERS else "broker"
+        subject = f"broker {broker}" if broker else "brokers"
+
+        async def made() -> None:
+            before = getattr(self.settings, layer)
+            with self._refused(subject):
+                changed = dict(change(before))
                 check_changeable(changed)
                 settings = (
                     replace(self.settings, cluster=changed)
@@ -411,15 +395,16 @@ class Topics:
                     else replace(self.settings, broker=changed)
                 )
                 image = await self._disk.run(self._image_under, settings)
-                keep = partial(self._store.set_broker_settings, broker, changed)
-                before = getattr(self.settings, layer)
-                undo = partial(self._store.set_broker_settings, broker, before)
+                keep = partial(self._store.set_broker_settings, broker, changed, before)
+                undo = partial(self._store.set_broker_settings, broker, before, changed)
                 changes = [(self.image.topics[name], new) for name, new in image.topics.items()]
                 await self._disk.run(refuse_turning, self._partitions, changes)
                 if validate_only:
                     return
                 await self._disk.run(self._switch, changes, keep, undo)
                 self.settings, self.image = settings, image
+
+        await self._changing.change(subject, made)
 
     async def update_levels(
         self, change: Callable[[Levels], Levels], *, validate_only: bool = False
@@ -428,7 +413,8 @@ class Topics:
 
         Raises what `change` raises, INVALID_CONFIG and KAFKA_STORAGE_ERROR.
         """
-        async with self._changing:
+
+        async def made() -> None:
             with self._refused("feature levels"):
                 before = await self._disk.run(self._store.levels)  # the controller may raise them
                 levels = change(before)
@@ -439,6 +425,8 @@ class Topics:
                 await self._disk.run(self._store.set_levels, levels)
                 await self._disk.run(self._update_logs, image.topics.values())
                 self.settings, self.image = settings, image
+
+        await self._changing.change("feature levels", made)
 
     def _image_under(self, settings: BrokerSettings) -> Image:
         """The image if these were the broker's settings; raises ConfigError, naming topics."""
@@ -485,14 +473,14 @@ class Topics:
 
     async def reread(self) -> None:
         """Have in force what is stored: topics, partitions and settings."""
-        async with self._changing:
-            before = self.image
-            self.settings, self.image = await self._disk.run(self._catch_up)
-            gone = [
-                topic for topic in before.topics.values() if topic.topic_id not in self.image.ids
-            ]
-            for topic in gone:
-                self._tell_deleted(topic)
+        await self._changing.reread()
+
+    async def _read_again(self) -> None:
+        before = self.image
+        self.settings, self.image = await self._disk.run(self._catch_up)
+        gone = [topic for topic in before.topics.values() if topic.topic_id not in self.image.ids]
+        for topic in gone:
+            self._tell_deleted(topic)
 
     def _catch_up(self) -> tuple[BrokerSettings, Image]:
         """What differs from the image is made, set or, where a deletion has begun, removed."""
@@ -538,6 +526,7 @@ class Topics:
         except ConfigError as e:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"{subject}: {e}") from e
         except StorageError as e:
+            self._changing.set_unsure()
             self.unsure()
             raise not_stored(subject, e) from e
 

@@ -16,6 +16,7 @@ from lapse.client.connection import BrokerConnection
 from lapse.client.settings import BROKER, TOPIC, ConfigChange, Resource
 from lapse.log.partition_log import PartitionLog
 from lapse.metadata.policies import find_policies
+from lapse.metadata.store import TopicRecord
 from lapse.records.batch import records_of, scan_batches
 from lapse.records.builder import NewRecord, build_batch
 from tests.support.broker.running import connect, create, fetch, produce, running_node
@@ -101,10 +102,10 @@ async def test_what_is_appended_meanwhile_stands_against_it_too(
         log, store = log_of(node, "t"), node.services.topics._store
         kept = store.change_topic
 
-        def late(record: object) -> None:
+        def late(record: TopicRecord, instead_of: TopicRecord) -> None:
             if not log.log_end_offset:
                 log.append_raw(FLAGGED)
-            kept(record)  # type: ignore[arg-type]
+            kept(record, instead_of)
 
         monkeypatch.setattr(store, "change_topic", late)
         code, _ = await change(connection, Resource(TOPIC, "t"), POLICY, "delete")

@@ -257,7 +257,7 @@ async def test_a_bad_setting_in_the_store_names_its_topic(tmp_path: Path) -> Non
         await create(node, "t")
     store = SqliteStore(tmp_path / STORE, str)
     (record,) = store.topics()
-    store.change_topic(replace(record, overrides={"retention.ms": "soon"}))
+    store.change_topic(replace(record, overrides={"retention.ms": "soon"}), record)
     store.close()
     with pytest.raises(ConfigError, match=r"^topic t: retention.ms=soon: allowed is"):
         async with running_node(tmp_path):
