@@ -61,25 +61,31 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """All topics, by name and by id."""
+    """All topics, by name and by id.
+
+    Attributes:
+        read: the number of the read of the store that it is made of; one that began later has a
+            greater one.
+    """
 
     cluster_id: str
     topics: Mapping[str, Topic]
     ids: Mapping[uuid.UUID, Topic] = field(repr=False)
+    read: int = 0
 
     @staticmethod
-    def of(cluster_id: str, topics: Iterable[Topic]) -> Image:
+    def of(cluster_id: str, topics: Iterable[Topic], read: int = 0) -> Image:
         """The image that holds these topics."""
         by_name = {topic.name: topic for topic in topics}
         by_id = {topic.topic_id: topic for topic in by_name.values()}
-        return Image(cluster_id, MappingProxyType(by_name), MappingProxyType(by_id))
+        return Image(cluster_id, MappingProxyType(by_name), MappingProxyType(by_id), read)
 
     def with_topics(self, added: Iterable[Topic]) -> Image:
         """The same image and some more topics; one whose name is there takes its place."""
-        return Image.of(self.cluster_id, [*self.topics.values(), *added])
+        return Image.of(self.cluster_id, [*self.topics.values(), *added], self.read)
 
     def without(self, topic_ids: Iterable[uuid.UUID]) -> Image:
         """The same image less some topics."""
         gone = set(topic_ids)
         kept = [t for t in self.topics.values() if t.topic_id not in gone]
-        return Image.of(self.cluster_id, kept)
+        return Image.of(self.cluster_id, kept, self.read)

@@ -21,6 +21,7 @@ class Members:
         brokers: those that are registered, by id; empty where this one is alone.
         epoch: of this broker's registration.
         controller_id: who changes topics, settings and users; None while nobody does.
+        reads: how often this broker has begun to read what is stored of topics.
     """
 
     def __init__(self, node_id: int, rack: str | None = None) -> None:
@@ -28,7 +29,7 @@ class Members:
         self.node_id, self._rack = node_id, rack
         self.brokers: Mapping[int, Registration] = {}
         self.controller_id: int | None = node_id
-        self.epoch = 0
+        self.epoch = self.reads = 0
         self.is_alone = True
 
     @property

@@ -23,13 +23,36 @@ class Rereading:
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._once_more: set[str] = set()
 
     def begin(self, what: str, read: Callable[[], Awaitable[None]]) -> None:
-        """Have it read until that succeeds; called in the event loop, as often as one likes."""
-        if what not in self._tasks:
-            task = asyncio.get_running_loop().create_task(_read(what, read), name=f"reread {what}")
-            self._tasks[what] = task
-            task.add_done_callback(lambda _: self._tasks.pop(what))
+        """Have it read until that succeeds; called in the event loop, as often as one likes.
+
+        A read that has begun may be of before the change: then it is read once more.
+        """
+        if what in self._tasks:
+            self._once_more.add(what)
+            return
+        work = self._read(what, read)
+        self._tasks[what] = asyncio.get_running_loop().create_task(work, name=f"reread {what}")
+
+    async def _read(self, what: str, read: Callable[[], Awaitable[None]]) -> None:
+        try:
+            while not await self._is_read(what, read) or what in self._once_more:
+                pass
+        finally:
+            del self._tasks[what]
+
+    async def _is_read(self, what: str, read: Callable[[], Awaitable[None]]) -> bool:
+        self._once_more.discard(what)
+        try:
+            await read()
+        except LapseError as e:
+            logger.warning("%s cannot be read again yet: %s", what, e)
+            await asyncio.sleep(AGAIN_SECONDS)
+            return False
+        logger.info("%s: in force as they are stored", what)
+        return True
 
     async def close(self) -> None:
         """Give up."""
@@ -37,15 +60,3 @@ class Rereading:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _read(what: str, read: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        try:
-            await read()
-        except LapseError as e:
-            logger.warning("%s cannot be read again yet: %s", what, e)
-            await asyncio.sleep(AGAIN_SECONDS)
-        else:
-            logger.info("%s: in force as they are stored", what)
-            return

@@ -111,7 +111,12 @@ class Topics:
 
     async def load(self) -> None:
         """Read the store, finish what a crash interrupted, open the logs."""
-        self.image = await self._disk.run(self._load)
+        read = self._begin_read()
+        self.image = replace(await self._disk.run(self._load), read=read)
+
+    def _begin_read(self) -> int:
+        self.members.reads += 1
+        return self.members.reads
 
     def _load(self) -> Image:
         changed = self._store.broker_settings()
@@ -444,7 +449,7 @@ class Topics:
             raise ConfigError(
                 f"with the settings of {_names(refusals)}: {refusals[first]}"
             ) from refusals[first]
-        return Image.of(self.image.cluster_id, topics)
+        return Image.of(self.image.cluster_id, topics, self.image.read)
 
     def _switch(
         self,
@@ -476,8 +481,9 @@ class Topics:
         await self._changing.reread()
 
     async def _read_again(self) -> None:
-        before = self.image
-        self.settings, self.image = await self._disk.run(self._catch_up)
+        before, read = self.image, self._begin_read()
+        self.settings, image = await self._disk.run(self._catch_up)
+        self.image = replace(image, read=read)
         gone = [topic for topic in before.topics.values() if topic.topic_id not in self.image.ids]
         for topic in gone:
             self._tell_deleted(topic)

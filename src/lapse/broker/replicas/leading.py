@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from lapse.base.clock import Clock
@@ -13,9 +14,11 @@ from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.purgatory import Purgatory
 from lapse.broker.replicas.peers import Peers
 from lapse.log.partition_log import PartitionLog
-from lapse.metadata.image import Topic
+from lapse.metadata.image import Image, Topic
 from lapse.metadata.partition_states import PartitionState
 from lapse.replication.leader import LeaderReplicas
+
+NO_READ_YET = sys.maxsize  # none has begun after what is being stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +40,25 @@ class Leading:
     """A partition with several replicas that this broker leads.
 
     Attributes:
-        unsure: nobody knows whether `replicas.asked` was stored.
+        unsure_at: nobody knows whether another state was stored, and this is the number of the last
+            read of the store that had begun by then (`Image.read`): what it found may be older.
+            None where that is known.
     """
 
     topic: Topic
     state: PartitionState
     log: PartitionLog
     replicas: LeaderReplicas
-    unsure: bool = False
+    unsure_at: int | None = None
+
+    @property
+    def unsure(self) -> bool:
+        """Whether nobody knows what is stored."""
+        return self.unsure_at is not None
+
+    def is_settled_by(self, image: Image) -> bool:
+        """Whether an image tells what became of a state that was to be stored."""
+        return self.unsure_at is not None and self.unsure_at < image.read
 
     @property
     def is_asking(self) -> bool:

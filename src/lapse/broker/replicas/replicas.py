@@ -30,7 +30,7 @@ from lapse.broker.replicas.cleaned import Cleaned, Copy, copy_of
 from lapse.broker.replicas.deletions import Deletions
 from lapse.broker.replicas.fetcher import Fetcher, Followed
 from lapse.broker.replicas.following import Following
-from lapse.broker.replicas.leading import Leading, Surroundings
+from lapse.broker.replicas.leading import NO_READ_YET, Leading, Surroundings
 from lapse.broker.replicas.peers import Peers
 from lapse.broker.replicas.returning import ReplicaStore, Returning
 from lapse.coordination.records import transactions
@@ -279,7 +279,7 @@ class Replicas:
             await self._around.disk.run(self._store_state, change)
         except (LapseError, Conflict) as e:
             logger.info("%s: its state is not stored: %s", partition, e)
-            leading.unsure = True
+            leading.unsure_at = self._around.members.reads
             self.reread()
             return
         logger.info(
@@ -296,7 +296,7 @@ class Replicas:
         self._store.set_own_state(change)
 
     def _take_state(self, leading: Leading, state: PartitionState) -> None:
-        leading.state, leading.unsure = state, False
+        leading.state, leading.unsure_at = state, None
         leading.replicas.set_replicas(state.replicas, monotonic_ms(self._around.clock))
         leading.replicas.isr, leading.replicas.asked = frozenset(state.isr), None
         leading.replicas.uncounted = state.uncounted
@@ -370,7 +370,8 @@ class Replicas:
         self._follow(roles, copies)
         self._give_up_offline(image, states)
         for leading in self._leading.values():
-            if leading.unsure and leading.state == states.get(leading.log.partition):
+            is_stored = leading.state == states.get(leading.log.partition)
+            if is_stored and leading.is_settled_by(image):
                 self._take_state(leading, leading.state)
         for role in new:
             self._around.purgatory.changed(role.partition)
@@ -392,7 +393,8 @@ class Replicas:
             refusal = leading.log.refusal
             if refusal is not None and not leading.is_asking:
                 why = f"takes no writes ({refusal.why})"
-                leading.unsure = self._give_up(tp, leading.topic, leading.state, why)
+                if self._give_up(tp, leading.topic, leading.state, why):
+                    leading.unsure_at = NO_READ_YET
 
     def _give_up(self, tp: TopicPartition, topic: Topic, state: PartitionState, why: str) -> bool:
         """Whether another broker can lead it; it leaves the in-sync replicas then."""
@@ -404,7 +406,8 @@ class Replicas:
             end = LogEnd(leading.log.latest_epoch, leading.log.log_end_offset)
             after = left_with(after, self._me, end)
         logger.warning("%s %s: another broker is to lead it", tp, why)
-        self._begin(self._store_soon(StateChange(topic.topic_id, tp.partition, after)))
+        change = StateChange(topic.topic_id, tp.partition, after)
+        self._begin(self._store_soon(change, leading))
         return True
 
     def _newest(self, topic: Topic, number: int, state: PartitionState) -> PartitionState:
@@ -476,12 +479,14 @@ class Replicas:
         )
         self._begin(self._store_soon(change))
 
-    async def _store_soon(self, change: StateChange) -> None:
+    async def _store_soon(self, change: StateChange, leading: Leading | None = None) -> None:
         try:
             await self._around.disk.run(self._store_state, change)
         except (LapseError, Conflict) as e:
             logger.info("a partition's state is not stored just now: %s", e)
             self._applied.clear()  # tried again with the next image
+        if leading is not None and leading.unsure:
+            leading.unsure_at = self._around.members.reads
         self.reread()
 
     def _take_up(self, role: _Role, end: int) -> None:
@@ -491,7 +496,7 @@ class Replicas:
             return
         epoch = role.state.leader_epoch
         if leading is not None and leading.log is role.log and leading.state.leader_epoch == epoch:
-            if role.state.version >= leading.state.version:
+            if role.state.version > leading.state.version:  # else another may be asked for by now
                 self._take_state(leading, role.state)
             return
         logger.info("%s: leads in epoch %d from offset %d on", role.partition, epoch, end)

@@ -225,6 +225,44 @@ async def test_it_is_tried_until_it_succeeds(monkeypatch: pytest.MonkeyPatch) ->
     await again.close()
 
 
+async def test_what_is_being_read_is_read_once_more() -> None:
+    """It may be read as it was before the change."""
+    again, go, began, tried = Rereading(), asyncio.Event(), asyncio.Event(), 0
+
+    async def read() -> None:
+        nonlocal tried
+        tried += 1
+        began.set()
+        await go.wait()
+
+    again.begin("topics", read)
+    await began.wait()
+    for _ in range(3):
+        again.begin("topics", read)
+    go.set()
+    [task] = [task for task in asyncio.all_tasks() if task.get_name() == "reread topics"]
+    await task
+    assert tried == 2
+
+
+async def test_a_read_that_ends_in_a_bug_is_not_the_last_one() -> None:
+    again, done = Rereading(), asyncio.Event()
+
+    async def fails() -> None:
+        raise RuntimeError("a bug")
+
+    async def read() -> None:
+        done.set()
+
+    again.begin("topics", fails)
+    [task] = [task for task in asyncio.all_tasks() if task.get_name() == "reread topics"]
+    with pytest.raises(RuntimeError):
+        await task
+    again.begin("topics", read)
+    await done.wait()
+    await again.close()
+
+
 async def test_a_broker_that_stops_gives_up() -> None:
     again = Rereading()
     read, tried, _ = reader(failures=1 << 30)
