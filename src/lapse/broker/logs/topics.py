@@ -297,27 +297,19 @@ class Topics:
         await self._changing.change(f"topic {topic.name}", partial(self._delete_one, topic))
 
     async def _delete_one(self, topic: Topic) -> None:
-        self.image = self.image.without((topic.topic_id,))
-        try:
-            with self._refused(f"topic {topic.name}"):
-                # In the store the deletion has begun or has not; the next start goes by that.
-                await self._disk.run(self._delete, topic)
-        finally:
-            self._wake(topic)
-        self._tell_deleted(topic)
-
-    def _wake(self, topic: Topic) -> None:
-        for number in range(topic.partitions):
-            self._purgatory.changed(TopicPartition(topic.name, number))
+        with self._refused(f"topic {topic.name}"):
+            await self._disk.run(self._store.start_deletion, topic.topic_id)
+            self.image = self.image.without((topic.topic_id,))
+            try:  # what is left of its files goes at the next start
+                await self._disk.run(self._remove, topic)
+            finally:
+                self._tell_deleted(topic)
 
     def _tell_deleted(self, topic: Topic) -> None:
-        self._wake(topic)
+        for number in range(topic.partitions):
+            self._purgatory.changed(TopicPartition(topic.name, number))
         for callback in self.when_deleted:
             callback(topic)
-
-    def _delete(self, topic: Topic) -> None:
-        self._store.start_deletion(topic.topic_id)
-        self._remove(topic)
 
     async def add_partitions(
         self, name: str, count: int, assignments: Sequence[tuple[int, ...]] = ()

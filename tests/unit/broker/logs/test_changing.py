@@ -162,6 +162,22 @@ async def test_who_may_not_change_anything_does_not_say_that_nothing_changes(
         assert answer.value.code is ErrorCode.NOT_CONTROLLER
 
 
+async def test_a_deletion_that_is_refused_changes_nothing(
+    two: Controllers, refused: Callable[[], None]
+) -> None:
+    """The broker goes on with the topic, as the others do."""
+    told: list[object] = []
+    two.topics.when_deleted.append(told.append)
+    two.topics.when_changed = told.append
+    [topic] = two.topics.image.topics.values()
+    refused()
+    with pytest.raises(KafkaError) as answer:
+        await two.topics.delete(topic)
+    assert answer.value.code is ErrorCode.NOT_CONTROLLER
+    assert list(two.topics.image.topics.values()) == [topic]
+    assert not told
+
+
 # --- trying again ---------------------------------------------------------------------------------
 
 
