@@ -234,6 +234,7 @@ class Node:
         self._watch_directories(partitions, purgatory)
         # Again: when stopping, work under way ends before the store and the logs are closed.
         self._running.push_async_callback(disk.close)
+        self._running.push_async_callback(topics.asking.close)
         moves = Moves(partitions, disk, self._env, self._quota_of_moves(topics))
         self._running.push_async_callback(moves.close)
         moves.start(partitions.cut_short)
@@ -242,15 +243,16 @@ class Node:
         self._running.push_async_callback(groups.close)
         groups.start()
         transactions = Transactions(
-            topics, parts, MarkerWriter(parts, groups, self._peers), store.allocate_producer_ids,
+            topics, parts, MarkerWriter(parts, groups, self._peers),
+            lambda count: topics.asking.run(store.allocate_producer_ids, count),
             transaction_settings(self._config, topics),
         )  # fmt: skip
         self._running.push_async_callback(transactions.close)
         transactions.start()
         windows, mutations = self._quota_windows()
-        quotas = ClientQuotas(store, disk, self._env.clock, Quotas(windows, mutations))
+        quotas = ClientQuotas(store, topics.asking, self._env.clock, Quotas(windows, mutations))
         await quotas.load()
-        access = Access(store, disk, self._config.security)
+        access = Access(store, topics.asking, self._config.security)
         await access.load()
         self._reread_where_unsure(topics, quotas, access, replicas)
         remote = await self._open_control(partitions)
@@ -321,12 +323,16 @@ class Node:
     ) -> Replicas:
         """Lead and follow; a broker that is alone leads everything without."""
         store = None if self._cluster is None else self._cluster.store
+        if store is not None:
+            topics.asking = self._threads("lapse-asking", 1)
+            self._running.push_async_callback(topics.asking.close)
         windows = Windows(
             self._config.replication_quota_window_num,
             self._config.replication_quota_window_size_seconds * 1000,
         )
         around = Surroundings(
-            self._config, partitions, disk, self._env.clock, purgatory, self._members, self._peers,
+            self._config, partitions, disk, topics.asking, self._env.clock, purgatory,
+            self._members, self._peers,
             ReplicationQuotas.of(self._config.node_id, windows, lambda: topics.settings),
         )  # fmt: skip
         replicas = Replicas(around, store)

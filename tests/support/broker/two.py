@@ -66,7 +66,7 @@ def two_brokers(tmp_path: Path, clock: ManualClock) -> Iterator[tuple[Broker, Br
         for _ in range(4):
             append(log, batch(records=1, size=10))
         copy = Copy(TOPIC, log, (3 - n,))
-        cleaned = Cleaned(partitions, DiskThreads("test"), store)
+        cleaned = Cleaned(partitions, DiskThreads("test"), DiskThreads("asking"), store)
         cleaned.set_copies({log.partition: copy})
         made.append(Broker(partitions, tree, cleaned, copy))
     yield made[0], made[1]

@@ -26,6 +26,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import (
+    Awaitable,
     Callable,
     Collection,
     Coroutine,
@@ -156,10 +157,10 @@ class Transactions:
         topics: Topics,
         parts: Parts,
         markers: MarkerWriter,
-        allocate: Callable[[int], range],
+        allocate: Callable[[int], Awaitable[range]],
         settings: CoordinatorSettings,
     ) -> None:
-        """`allocate` takes that many producer ids, durably; it may wait for a disk."""
+        """`allocate` takes that many producer ids, durably; raises StorageError."""
         self.markers = markers
         self.verifies = settings.verifies
         self._topics, self._parts, self._allocate = topics, parts, allocate
@@ -393,7 +394,7 @@ class Transactions:
     async def _take_producer_ids(self, count: int) -> None:
         block = None
         try:
-            taken = await self._parts.disk.run(self._allocate, count)
+            taken = await self._allocate(count)
             block = taken.start, len(taken)
         except StorageError as e:
             logger.warning("no producer ids can be taken: %s", e)

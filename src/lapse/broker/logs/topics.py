@@ -74,7 +74,8 @@ class Topics:
         settings: the broker's settings, with those that were changed while it ran.
         when_deleted: callbacks for a topic that is deleted for good; called in the event loop.
         ask_controller: has another broker, the controller, make a topic; raises KafkaError.
-        set_states: stores other states of partitions, as the controller of a cluster.
+        set_states: stores other states of partitions, as the controller of a cluster; `asking`: in
+            which threads, since anybody may ask for that while nobody answers.
         unsure: called where nobody knows whether a change was stored; `reread` is due then.
     """
 
@@ -88,7 +89,7 @@ class Topics:
         members: Members,
     ) -> None:
         self._store, self._partitions, self._disk = store, partitions, disk
-        self._purgatory = purgatory
+        self._purgatory, self.asking = purgatory, disk
         self._config, self.members = config, members
         self._node_id = config.node_id
         self._changing = Changing(self._read_again)
@@ -280,7 +281,7 @@ class Topics:
                     changes.append(StateChange(topic.topic_id, tp.partition, after))
             try:
                 if changes:
-                    await self._disk.run(self.set_states, changes)
+                    await self.asking.run(self.set_states, changes)
             except Conflict:  # a leader has changed its state meanwhile
                 await self.reread()
             except StorageError as e:

@@ -83,8 +83,16 @@ class Copy:
 class Cleaned:
     """The word of this broker, and the others'."""
 
-    def __init__(self, partitions: Partitions, disk: DiskThreads, store: SaidStore | None) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        disk: DiskThreads,
+        asking: DiskThreads,
+        store: SaidStore | None,
+    ) -> None:
+        """`asking`: where it waits for the store."""
         self._partitions, self._disk, self._store = partitions, disk, store
+        self._asking = asking
         self._copies: Mapping[TopicPartition, Copy] = {}
         self._said: dict[Said, tuple[CleanedTo, ...]] = {}
         self._is_older: dict[Said, bool] = {}  # of those that were looked at in this life
@@ -133,7 +141,7 @@ class Cleaned:
         while True:
             try:
                 await self._disk.run(self._partitions.checkpoint_high_watermarks)
-                await self._disk.run(self.tell)
+                await self._asking.run(self.tell)
             except LapseError as e:
                 logger.info("replicas cannot tell how far they are cleaned just now: %s", e)
             except Exception:  # or tombstones would wait for ever

@@ -101,20 +101,21 @@ class Fetcher:
         peers: Peers,
         partitions: Partitions,
         disk: DiskThreads,
+        asking: DiskThreads,
         config: BrokerConfig,
         prepare: Callable[[Copy], None],
         quota: ReplicationQuota,
         changed: Callable[[TopicPartition], None],
         when_taken: WhenTaken = lambda _fetched, _sizes: None,
     ) -> None:
-        """`prepare` is called before a replica fetches, and may fail: `returning`.
+        """`prepare` is called before a replica fetches, in `asking`, and may fail: `returning`.
 
         `changed` is called after one has more records, or a higher high watermark; `when_taken`
         between two requests, with what was fetched, and how many bytes came of it (`following`).
         """
         self._when_taken = when_taken
         self._prepare, self._quota, self._replica_changed = prepare, quota, changed
-        self._leader, self._peers, self._disk = leader, peers, disk
+        self._leader, self._peers, self._disk, self._asking = leader, peers, disk, asking
         self._partitions, self._config = partitions, config
         self._followed: dict[TopicPartition, Followed] = {}
         self._begun: dict[TopicPartition, Followed] = {}
@@ -196,7 +197,7 @@ class Fetcher:
     async def _fetch(self, due: Mapping[TopicPartition, Followed]) -> None:
         begun = due
         if not self._have_begun(due):
-            begun = await self._disk.run(self._begin_all, due)
+            begun = await self._asking.run(self._begin_all, due)
             self._leave_out(due.keys() - begun.keys())
         if not begun:
             return

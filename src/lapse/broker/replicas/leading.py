@@ -23,11 +23,17 @@ NO_READ_YET = sys.maxsize  # none has begun after what is being stored
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What of the broker replicas work with."""
+    """What of the broker replicas work with.
+
+    Attributes:
+        asking: where all waits that asks the cluster's store. It may not answer for long, and the
+            threads of `disk` are few: clients read and write by them.
+    """
 
     config: BrokerConfig
     partitions: Partitions
     disk: DiskThreads
+    asking: DiskThreads
     clock: Clock
     purgatory: Purgatory
     members: Members

@@ -94,7 +94,7 @@ class Replicas:
     def __init__(self, around: Surroundings, store: ReplicaStore | None) -> None:
         """Without a `store` the broker is alone."""
         self._around, self._store = around, store
-        self._cleaned = Cleaned(around.partitions, around.disk, store)
+        self._cleaned = Cleaned(around.partitions, around.disk, around.asking, store)
         self._returning = Returning(around.partitions, self._cleaned, store)
         self._me = around.config.node_id
         self._image: Image | None = None
@@ -276,7 +276,7 @@ class Replicas:
         partition = leading.log.partition
         change = StateChange(leading.topic.topic_id, partition.partition, state)
         try:
-            await self._around.disk.run(self._store_state, change)
+            await self._around.asking.run(self._store_state, change)
         except (LapseError, Conflict) as e:
             logger.info("%s: its state is not stored: %s", partition, e)
             leading.unsure_at = self._around.members.reads
@@ -481,7 +481,7 @@ class Replicas:
 
     async def _store_soon(self, change: StateChange, leading: Leading | None = None) -> None:
         try:
-            await self._around.disk.run(self._store_state, change)
+            await self._around.asking.run(self._store_state, change)
         except (LapseError, Conflict) as e:
             logger.info("a partition's state is not stored just now: %s", e)
             self._applied.clear()  # tried again with the next image
@@ -522,8 +522,9 @@ class Replicas:
             following = Following(
                 partial(
                     Fetcher, leader, self._around.peers, self._around.partitions,
-                    self._around.disk, self._around.config, self._returning.prepare,
-                    self._around.quotas.follower, self._around.purgatory.changed,
+                    self._around.disk, self._around.asking, self._around.config,
+                    self._returning.prepare, self._around.quotas.follower,
+                    self._around.purgatory.changed,
                 ),
                 self._me,
                 self._around.config.replica_fetch_max_bytes // 2,

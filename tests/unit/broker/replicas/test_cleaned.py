@@ -59,7 +59,12 @@ def test_a_word_of_an_earlier_life_is_taken_back_too(
     one, other = brokers
     one.clean_to(3)
     one.cleaned.tell()
-    again = Cleaned(one.partitions, DiskThreads("test"), TreeStore(one.tree, list, lambda: "", 1))
+    again = Cleaned(
+        one.partitions,
+        DiskThreads("test"),
+        DiskThreads("asking"),
+        TreeStore(one.tree, list, lambda: "", 1),
+    )
     one.clean_to(0)
     again.take_back(one.copy)
     other.cleaned.tell()
@@ -162,7 +167,7 @@ def test_what_was_known_in_an_earlier_life_may_be_true_no_longer(
     one.cleaned.tell()
     assert one.known == (ReplicaFacts(2, (CleanedTo(3, NOW),), 0),)
     store = TreeStore(one.tree, list, lambda: "", 1)
-    again = Cleaned(one.partitions, DiskThreads("test"), store)
+    again = Cleaned(one.partitions, DiskThreads("test"), DiskThreads("asking"), store)
     again.set_copies({one.copy.log.partition: one.copy})
     assert one.known == (ReplicaFacts(2, (), 0, counted=False),)
 

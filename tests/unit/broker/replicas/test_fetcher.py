@@ -73,8 +73,8 @@ class Following:
         disk, [log] = DiskThreads("test"), self.partitions.all()
         quotas = ReplicationQuotas.of(1, Windows(), lambda: BrokerSettings({}))
         fetching = Fetcher(
-            2, CountedPeers(asked), self.partitions, disk, self.config, prepare, quotas.follower,
-            lambda _: None,
+            2, CountedPeers(asked), self.partitions, disk, disk, self.config, prepare,
+            quotas.follower, lambda _: None,
         )  # fmt: skip
         fetching.follow({log.partition: Followed(0, Copy(TOPIC, log, (2,)))})
         begun_s = time.monotonic()
@@ -154,7 +154,7 @@ async def test_a_leader_that_does_not_answer_is_asked_anew_for_what_is_lacking_b
         at = {"PLAINTEXT": ("127.0.0.1", silent.port)}
         members.brokers = {2: Registration(2, epoch=1, listeners=at)}
         fetching = Fetcher(
-            2, Peers(members, "PLAINTEXT", CLOCK, Login), following.partitions, disk,
+            2, Peers(members, "PLAINTEXT", CLOCK, Login), following.partitions, disk, disk,
             following.config, lambda _: None, quotas.follower, lambda _: None,
         )  # fmt: skip
         fetching.follow({log.partition: Followed(0, Copy(TOPIC, log, (2,)))})

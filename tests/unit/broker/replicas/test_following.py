@@ -45,7 +45,8 @@ class Lanes:
             peers = Peers(Members(ME), "PLAINTEXT", env().clock, Login)
             quotas = ReplicationQuotas.of(ME, Windows(), lambda: BrokerSettings({}))
             return Fetcher(
-                LEADER, peers, Partitions([path], settings, env()), DiskThreads("test"), settings,
+                LEADER, peers, Partitions([path], settings, env()), DiskThreads("test"),
+                DiskThreads("test"), settings,
                 lambda _: None, quotas.follower, lambda _: None, when_taken,
             )  # fmt: skip
 

@@ -42,7 +42,11 @@ def surroundings(path: Path) -> tuple[Surroundings, DiskThreads]:
     clock = env().clock
     peers = Peers(members, "PLAINTEXT", clock, Login)
     quotas = ReplicationQuotas.of(1, Windows(11, 1000), lambda: BrokerSettings({}))
-    return Surroundings(config, partitions, disk, clock, Purgatory(), members, peers, quotas), disk
+    around = Surroundings(
+        config, partitions, disk, DiskThreads("asking", 1), clock, Purgatory(), members, peers,
+        quotas,
+    )  # fmt: skip
+    return around, disk
 
 
 async def test_nothing_is_acknowledged_by_what_the_topic_before_had(tmp_path: Path) -> None:

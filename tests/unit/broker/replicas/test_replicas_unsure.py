@@ -6,14 +6,14 @@ import asyncio
 import threading
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
-from lapse.broker.logs.disk import DiskThreads
+from lapse.broker.logs.disk import THREADS, DiskThreads
 from lapse.broker.logs.topics import Topics
 from lapse.broker.replicas.cleaned import Copy
 from lapse.broker.replicas.leading import Leading, Surroundings
@@ -94,6 +94,7 @@ async def leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         task.cancel()
     around.partitions.close()
     await disk.close()
+    await around.asking.close()
 
 
 async def test_an_image_of_before_says_nothing_of_who_is_in_sync(
@@ -167,3 +168,42 @@ async def test_a_state_that_is_known_ends_no_request_for_the_next_one(leader: Le
     assert leader.stored.isr == (1, 2)
     leader.follower_has(1)
     assert leader.leading.replicas.high_watermark == 1
+
+
+async def test_reads_and_writes_go_on_while_the_store_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many requests wait for it: of in-sync replicas, words of replicas, and followers."""
+    store = TreeStore(MemoryEnsemble().connect(), list, lambda: "c", 1)
+    around, disk = surroundings(tmp_path)
+    state = with_isr(first_state((1, 2)), (1,))
+    followed = replace(first_state((1, 2)), leader=2)
+    states = (state,) * THREADS * 2 + (followed,) * THREADS
+    compacted = {"cleanup.policy": "compact"}
+    store.create_topics([TopicRecord("t", uuid.uuid4(), len(states), compacted, states)])
+    topics = Topics(store, around.partitions, disk, around.purgatory, around.config, around.members)
+    replicas = Replicas(around, store)
+    await topics.load()
+    answered, asked = threading.Event(), threading.Event()
+
+    def silent(*_: object) -> None:
+        asked.set()
+        answered.wait()
+        raise Unreachable("no answer")
+
+    for name in ("set_own_state", "said", "say", "states"):
+        monkeypatch.setattr(store, name, silent)
+    await replicas.carry_out(topics.image)
+    replicas.start()
+    for number in range(THREADS * 2):
+        who = Fetching(2, around.members.brokers[2].epoch)
+        replicas.fetched(TopicPartition("t", number), 0, who, 0, 0)
+    await asyncio.to_thread(asked.wait)
+    async with asyncio.timeout(30):
+        for _ in range(THREADS):
+            await disk.run(lambda: None)
+    answered.set()
+    await replicas.close()
+    around.partitions.close()
+    await disk.close()
+    await around.asking.close()

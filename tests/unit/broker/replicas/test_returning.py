@@ -56,7 +56,7 @@ class Life:
 
 def life(broker: Broker) -> Life:
     store = TreeStore(broker.tree, list, lambda: "", broker.partitions.node_id)
-    cleaned = Cleaned(broker.partitions, DiskThreads("test"), store)
+    cleaned = Cleaned(broker.partitions, DiskThreads("test"), DiskThreads("asking"), store)
     cleaned.set_copies({broker.copy.log.partition: broker.copy})
     return Life(broker, store, cleaned, Returning(broker.partitions, cleaned, store))
 
