@@ -55,6 +55,18 @@ def was_joined(tree: Tree) -> bool:
     return node is not None and node.version > 0
 
 
+def still_registered(tree: Tree, broker: int, epoch: int) -> Check:
+    """The step that has a commit refused once a broker has ended that life of its.
+
+    Raises Conflict where it has ended already.
+    """
+    path = f"{BROKERS}/{broker}"
+    [node] = tree.get([path])
+    if node is None or from_json(node.data, Registration).epoch != epoch:
+        raise Conflict(Check(path, 0), f"broker {broker} has started again, or is gone")
+    return Check(path, node.version)
+
+
 class Interrupted(LapseError):
     """The broker stops, and waits for no other any more."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 NO_LEADER = -1
 
@@ -103,13 +104,26 @@ class PartitionState:
         return frozenset(one.broker for one in self.away if not one.counted)
 
 
+class Life(NamedTuple):
+    """Of a broker, from one start to the next: the epoch of its registration."""
+
+    broker: int
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """Another state for a partition; its `version` is that of the state before."""
+    """Another state for a partition; its `version` is that of the state before.
+
+    Attributes:
+        joins: who comes to the in-sync replicas, by what it fetched in this life of its; None where
+            nobody does. In its next life it may have lost that.
+    """
 
     topic_id: uuid.UUID
     number: int
     state: PartitionState
+    joins: Life | None = None
 
 
 def with_isr(state: PartitionState, isr: tuple[int, ...]) -> PartitionState:

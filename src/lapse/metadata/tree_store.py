@@ -42,6 +42,7 @@ from lapse.log.facts import CleanedTo
 from lapse.metadata import producer_ids
 from lapse.metadata.election import doubted, resigned, stopped
 from lapse.metadata.features import ALL, Levels, decoded_levels, encoded_levels
+from lapse.metadata.membership import still_registered
 from lapse.metadata.partition_states import LogEnd, PartitionState, StateChange
 from lapse.metadata.reassignment import left
 from lapse.metadata.state_codec import decoded_state
@@ -305,25 +306,30 @@ class TreeStore:
     def set_own_state(self, change: StateChange) -> None:
         """Another state, as the partition's leader decided, or a replica of itself.
 
-        Conflict where it has changed.
+        Conflict where it has changed, and where who joins has started again (KIP-903).
         """
-        self._tree.commit([state_changed(change), Touch(TOPICS_CHANGED, b"")])
+        alive = [] if change.joins is None else [still_registered(self._tree, *change.joins)]
+        self._tree.commit([*alive, state_changed(change), Touch(TOPICS_CHANGED, b"")])
 
     def resign(self, has_log: Callable[[TopicRecord, int], bool] = _has_all) -> None:
         """Lead nothing that has other replicas until elected anew: this broker has just started.
 
         An epoch that it leads again is a new one: else it would make its followers forget what it
-        has lost. It is not elected, nor in sync, where its log is gone.
+        has lost. It is not elected, nor in sync, where its log is gone: as for `doubt`.
         """
-        me = self._node_id
-        self._change_own(
-            lambda topic, n, s: resigned(s, me, lost_nothing=True, has_log=has_log(topic, n))
-        )
+
+        def after(topic: TopicRecord, number: int, state: PartitionState) -> PartitionState | None:
+            has = has_log(topic, number)
+            changed = resigned(state, self._node_id, lost_nothing=True, has_log=has)
+            return changed or (None if has or self._node_id in state.isr else state)
+
+        self._change_own(after)
 
     def doubt(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
         """Leave the in-sync replicas where there are others: this broker may have lost something.
 
-        It was not stopped in order. `ends`: of its logs, opened.
+        It was not stopped in order. `ends`: of its logs, opened. Where it is not among them the
+        state is written all the same: a leader that lets it in by what it had comes too late then.
         """
 
         def after(topic: TopicRecord, number: int, state: PartitionState) -> PartitionState | None:
@@ -331,8 +337,10 @@ class TreeStore:
                 return None
             end = ends.get(TopicPartition(topic.name, number))
             if end is None:  # offline
-                return resigned(state, self._node_id, lost_nothing=False)
-            return doubted(state, self._node_id, end)
+                changed = resigned(state, self._node_id, lost_nothing=False)
+            else:
+                changed = doubted(state, self._node_id, end)
+            return changed or (None if self._node_id in state.isr else state)
 
         self._change_own(after)
 

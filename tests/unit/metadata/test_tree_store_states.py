@@ -9,19 +9,23 @@ import pytest
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
+from lapse.metadata.membership import Membership, Registration
 from lapse.metadata.partition_states import (
     NO_LEADER,
     Away,
     LeftWith,
+    Life,
     LogEnd,
     PartitionState,
     StateChange,
     first_state,
+    with_isr,
 )
 from lapse.metadata.state_codec import decoded_state
 from lapse.metadata.store import Stale, TopicRecord
 from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove, Step
 from lapse.metadata.tree_store import STATES_AT_ONCE, TOPICS_CHANGED, TreeStore
+from lapse.testing.clock import ManualClock
 from lapse.testing.memory_tree import MemoryEnsemble, MemoryTree
 from tests.support.metadata.store_contract import record
 
@@ -208,6 +212,66 @@ def test_who_has_started_leads_nothing_until_it_is_elected_anew(ensemble: Memory
         PartitionState((1,), (1,), 1, 0, 0),
         PartitionState((2, 3), (2, 3), 2, 0, 0),
     )
+
+
+@pytest.mark.parametrize("has_lost", ["the end of its log", "its log", "its disk"])
+def test_a_leader_lets_nobody_in_by_what_was_lost_since(
+    ensemble: MemoryEnsemble, has_lost: str
+) -> None:
+    """What it asks for is on its way while the follower ends, and starts again (KIP-903)."""
+    leader, follower = store_of(ensemble, 1), store_of(ensemble, 2)
+    topic = replicated("t", (1, 2))
+    leader.create_topics([topic])
+    away = replace(first_state((1, 2)), isr=(1,), away=(Away(2, 5),))
+    leader.set_own_state(change(topic, 0, away))  # it was away, is back, and not in sync yet
+    [seen] = states_of(leader)
+    late = change(topic, 0, with_isr(seen, (1, 2)))
+    if has_lost == "its log":
+        follower.resign(lambda _topic, _number: False)
+    else:
+        end = {TopicPartition("t", 0): LogEnd(0, 3)} if has_lost == "the end of its log" else {}
+        follower.resign()
+        follower.doubt(end)
+    with pytest.raises(Conflict):
+        leader.set_own_state(late)
+    assert states_of(leader)[0].isr == (1,)
+
+
+@pytest.mark.parametrize("end", ["before it is asked for", "while it is asked for", "not yet"])
+def test_who_has_ended_does_not_join(
+    ensemble: MemoryEnsemble, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before it says, in its next life, that it may have lost something."""
+    leader, topic = store_of(ensemble, 1), replicated("t", (1, 2))
+    leader.create_topics([topic])
+    leader.set_own_state(change(topic, 0, replace(first_state((1, 2)), isr=(1,))))
+    [seen] = states_of(leader)
+
+    def began(epoch: int) -> MemoryTree:
+        tree = ensemble.connect()
+        me = Registration(2, {"P": ("here", 1)}, epoch=epoch)
+        Membership(tree, me, 0, ManualClock(0)).join()
+        return tree
+
+    first, commit = began(7), leader._tree.commit
+
+    def late(steps: Sequence[Step]) -> None:
+        first.close()
+        commit(steps)
+
+    if end == "before it is asked for":
+        first.close()
+        began(8)
+    elif end == "while it is asked for":
+        monkeypatch.setattr(leader._tree, "commit", late)
+    joins = StateChange(topic.topic_id, 0, with_isr(seen, (1, 2)), Life(2, 7))
+    if end == "not yet":
+        leader.set_own_state(joins)
+    else:
+        with pytest.raises(Conflict) as refused:
+            leader.set_own_state(joins)
+        assert refused.value.step.path == "/brokers/2"
+    assert states_of(leader)[0].isr == ((1, 2) if end == "not yet" else (1,))
 
 
 def test_who_may_have_lost_something_is_not_in_sync_where_others_are(

@@ -39,6 +39,7 @@ from lapse.metadata.election import left_with, resigned
 from lapse.metadata.image import Image, Topic
 from lapse.metadata.partition_states import (
     NO_LEADER,
+    Life,
     LogEnd,
     PartitionState,
     StateChange,
@@ -234,7 +235,7 @@ class Replicas:
             self._around.purgatory.changed(partition)  # somebody may wait for deletions
         self._advance(leading)
         if follower not in leading.replicas.isr and not registered.leaving:
-            self._consider_isr(leading, follower)
+            self._consider_isr(leading, Life(follower, who.broker_epoch))
 
     def appended(self, partition: TopicPartition) -> None:
         """The leader's own log has grown."""
@@ -247,7 +248,7 @@ class Replicas:
             leading.log.high_watermark = leading.replicas.high_watermark
             self._around.purgatory.committed(leading.log.partition)
 
-    def _consider_isr(self, leading: Leading, joining: int | None = None) -> None:
+    def _consider_isr(self, leading: Leading, joining: Life | None = None) -> None:
         replicas = leading.replicas
         if leading.is_asking:
             return
@@ -256,25 +257,28 @@ class Replicas:
             self._around.config.replica_lag_time_max_ms,
         )
         end, start = leading.log.log_end_offset, leading.log.log_start_offset
-        wanted = replicas.wanted_isr(end, now_ms, lag_ms, joining, log_start=start)
+        broker = None if joining is None else joining.broker
+        wanted = replicas.wanted_isr(end, now_ms, lag_ms, broker, log_start=start)
         if wanted == replicas.isr:
             return
         isr = tuple(b for b in leading.state.replicas if b in wanted)
-        self._ask(leading, with_isr(leading.state, isr))
+        joins = joining if broker in wanted else None
+        self._ask(leading, with_isr(leading.state, isr), joins)
 
     def _consider_start(self, leading: Leading, start: int) -> None:
         """Keep where the log starts: a replica is away that may know of no deletion."""
         if start > leading.state.log_start and not leading.is_asking:
             self._ask(leading, replace(leading.state, log_start=start))
 
-    def _ask(self, leading: Leading, state: PartitionState) -> None:
+    def _ask(self, leading: Leading, state: PartitionState, joins: Life | None = None) -> None:
         """Store another state; its in-sync replicas count until it is known what is stored."""
         leading.replicas.asked = frozenset(state.isr)
-        self._begin(self._ask_store(leading, state))
-
-    async def _ask_store(self, leading: Leading, state: PartitionState) -> None:
         partition = leading.log.partition
-        change = StateChange(leading.topic.topic_id, partition.partition, state)
+        change = StateChange(leading.topic.topic_id, partition.partition, state, joins)
+        self._begin(self._ask_store(leading, change))
+
+    async def _ask_store(self, leading: Leading, change: StateChange) -> None:
+        partition, state = leading.log.partition, change.state
         try:
             await self._around.asking.run(self._store_state, change)
         except (LapseError, Conflict) as e:

@@ -18,7 +18,8 @@ from lapse.broker.logs.topics import Topics
 from lapse.broker.replicas.cleaned import Copy
 from lapse.broker.replicas.leading import Leading, Surroundings
 from lapse.broker.replicas.replicas import AppendedTo, Fetching, Replicas
-from lapse.metadata.partition_states import PartitionState, StateChange, first_state, with_isr
+from lapse.metadata.membership import Membership
+from lapse.metadata.partition_states import Life, PartitionState, StateChange, first_state, with_isr
 from lapse.metadata.store import TopicRecord
 from lapse.metadata.tree import Unreachable
 from lapse.metadata.tree_store import TreeStore
@@ -69,8 +70,10 @@ class Leader:
 
 @pytest.fixture
 async def leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Leader]:
-    store = TreeStore(MemoryEnsemble().connect(), list, lambda: "c", 1)
+    tree = MemoryEnsemble().connect()
+    store = TreeStore(tree, list, lambda: "c", 1)
     around, disk = surroundings(tmp_path)
+    Membership(tree, around.members.brokers[2], 0, around.clock).join()
     state = with_isr(first_state((1, 2)), (1,))
     store.create_topics([TopicRecord("t", uuid.uuid4(), 1, {}, (state,))])
     topics = Topics(store, around.partitions, disk, around.purgatory, around.config, around.members)
@@ -160,6 +163,8 @@ async def test_a_state_that_is_known_ends_no_request_for_the_next_one(leader: Le
     leader.go.clear()
     leader.follower_has(0)
     await leader.until_asked(2)
+    epoch = leader.around.members.brokers[2].epoch
+    assert [one.joins for one in leader.asked] == [None, Life(2, epoch)]
     await leader.replicas.carry_out(old)
     assert await leader.append() is ErrorCode.REQUEST_TIMED_OUT
     leader.go.set()
