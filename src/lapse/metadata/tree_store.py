@@ -51,7 +51,6 @@ from lapse.metadata.store import (
     Stale,
     TopicRecord,
     levels_changed,
-    no_topic,
     require_next,
     require_same,
     topic_exists,
@@ -85,9 +84,12 @@ from lapse.metadata.tree_topics import (
     TopicData,
     all_topics,
     data_of,
+    deletion_begun,
+    live_topic,
     name_path,
     new_states,
     state_changed,
+    stays,
     topic_path,
 )
 from lapse.security.acls import AclBinding
@@ -207,7 +209,7 @@ class TreeStore:
             # Else it was done before a connection broke, and what was made has changed since.
 
     def change_topic(self, topic: TopicRecord, instead_of: TopicRecord) -> None:
-        node, path = self._live(topic.topic_id), topic_path(topic.topic_id)
+        node, path = live_topic(self._tree, topic.topic_id), topic_path(topic.topic_id)
         stored, was = decoded(node, TopicData, path), data_of(instead_of)
         require_same(f"topic {topic.name}", stored, was)
         steps: list[Step] = [Change(path, encoded(data_of(topic)), node.version)]
@@ -221,22 +223,12 @@ class TreeStore:
             raise Stale(f"topic {topic.name}") from e
 
     def start_deletion(self, topic_id: uuid.UUID) -> None:
-        node, path = self._live(topic_id), topic_path(topic_id)
-        topic = decoded(node, TopicData, path)
-        at_name = name_path(topic.name)
-        paths = [f"{path}/{number}" for number in range(topic.partitions)]
-        states = [
-            decoded_state(state, at)
-            for at, state in zip(paths, self._tree.get(paths), strict=True)
-            if state is not None
-        ]
-        holders = sorted({b for state in states for b in (*state.replicas, *state.left_at)})
-        going = encoded(msgspec.structs.replace(topic, is_going=True, left_at=holders))
-        steps: list[Step] = [
-            Remove(at_name, self._one(at_name).version),
-            Change(path, going, node.version),
-        ]
-        self._commit(steps, TOPICS_CHANGED)
+        while True:
+            try:
+                self._commit(deletion_begun(self._tree, topic_id), TOPICS_CHANGED)
+            except Conflict:
+                continue  # a leader, or a reassignment, has changed it meanwhile
+            return
 
     def finish_deletion(self, topic_id: uuid.UUID) -> None:
         """Of this broker's files; with the last broker's the topic is forgotten."""
@@ -271,20 +263,18 @@ class TreeStore:
                 steps.append(Remove(at, state.version))
         self._tree.commit([*steps, Remove(path, node.version)])
 
-    def _live(self, topic_id: uuid.UUID) -> Node:
-        path = topic_path(topic_id)
-        [node] = self._tree.get([path])
-        if node is None or decoded(node, TopicData, path).is_going:
-            raise no_topic(topic_id)
-        return node
-
     # --- partitions -----------------------------------------------------------------------------
 
     def set_states(self, changes: Sequence[StateChange]) -> None:
-        """Other states, as the controller decided; Conflict where one has changed meanwhile."""
+        """Other states, as the controller decided; Conflict where one has changed meanwhile.
+
+        Nobody gets a replica of a topic that is going: who has one to remove is settled by then.
+        """
         for at in range(0, len(changes), STATES_AT_ONCE):
             some = changes[at : at + STATES_AT_ONCE]
-            self._commit([state_changed(one) for one in some], TOPICS_CHANGED)
+            growing = {topic_path(one.topic_id): None for one in some if one.state.adding}
+            checks = [stays(self._tree, path) for path in growing]
+            self._commit([*checks, *map(state_changed, some)], TOPICS_CHANGED)
 
     def states(self, wanted: Sequence[tuple[uuid.UUID, int]]) -> Sequence[PartitionState | None]:
         """The states of partitions as they are now; None of one that there is not."""

@@ -12,9 +12,19 @@ import msgspec
 from lapse.base.errors import CorruptData
 from lapse.metadata.partition_states import PartitionState, StateChange
 from lapse.metadata.state_codec import decoded_state, encoded_state
-from lapse.metadata.store import TopicRecord
-from lapse.metadata.tree import Change, Create, Step, Tree, nodes_below
-from lapse.metadata.tree_codec import decoded, part
+from lapse.metadata.store import TopicRecord, no_topic
+from lapse.metadata.tree import (
+    Change,
+    Check,
+    Conflict,
+    Create,
+    Node,
+    Remove,
+    Step,
+    Tree,
+    nodes_below,
+)
+from lapse.metadata.tree_codec import decoded, encoded, part
 
 NAMES, TOPICS = "/names", "/topics"
 READS_MAX = 10  # of topics that change while they are read
@@ -55,6 +65,50 @@ def state_changed(change: StateChange) -> Change:
     """The step that makes it so; `state.version` is the one that it takes the place of."""
     path = f"{topic_path(change.topic_id)}/{change.number}"
     return Change(path, encoded_state(change.state), change.state.version)
+
+
+def live_topic(tree: Tree, topic_id: uuid.UUID) -> Node:
+    """The node of a topic that exists; raises UNKNOWN_TOPIC_ID."""
+    path = topic_path(topic_id)
+    [node] = tree.get([path])
+    if node is None or decoded(node, TopicData, path).is_going:
+        raise no_topic(topic_id)
+    return node
+
+
+def stays(tree: Tree, path: str) -> Check:
+    """The step that has a commit refused once the deletion of a topic has begun.
+
+    Raises Conflict where it has begun already.
+    """
+    [node] = tree.get([path])
+    if node is None or decoded(node, TopicData, path).is_going:
+        raise Conflict(Check(path, 0), "the topic is being deleted")
+    return Check(path, node.version)
+
+
+def deletion_begun(tree: Tree, topic_id: uuid.UUID) -> list[Step]:
+    """The steps by which a deletion begins, for all who have a replica as these are committed.
+
+    Raises UNKNOWN_TOPIC_ID and CorruptData.
+    """
+    node, path = live_topic(tree, topic_id), topic_path(topic_id)
+    topic = decoded(node, TopicData, path)
+    paths = [f"{path}/{number}" for number in range(topic.partitions)]
+    found = zip(paths, tree.get(paths), strict=True)
+    states = {at: decoded_state(one, at) for at, one in found if one is not None}
+    holders = {b for state in states.values() for b in (*state.replicas, *state.left_at)}
+    going = encoded(msgspec.structs.replace(topic, is_going=True, left_at=sorted(holders)))
+    at_name = name_path(topic.name)
+    [name] = tree.get([at_name])
+    if name is None:
+        live_topic(tree, topic_id)  # or somebody else has begun it just now
+        raise CorruptData(at_name, 0, "a node that must be there is missing")
+    return [
+        Remove(at_name, name.version),
+        Change(path, going, node.version),
+        *(Check(at, state.version) for at, state in states.items()),
+    ]
 
 
 def all_topics(tree: Tree) -> list[tuple[TopicRecord, TopicData]]:

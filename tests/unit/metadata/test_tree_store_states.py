@@ -9,6 +9,7 @@ import pytest
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
+from lapse.metadata.election import Brokers
 from lapse.metadata.membership import Membership, Registration
 from lapse.metadata.partition_states import (
     NO_LEADER,
@@ -21,6 +22,7 @@ from lapse.metadata.partition_states import (
     first_state,
     with_isr,
 )
+from lapse.metadata.reassignment import Wish, reassigned
 from lapse.metadata.state_codec import decoded_state
 from lapse.metadata.store import Stale, TopicRecord
 from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove, Step
@@ -47,7 +49,8 @@ class OvertakenTree(MemoryTree):
         self._overtake: Callable[[], None] | None = overtake
 
     def commit(self, steps: Sequence[Step]) -> None:
-        if self._overtake is not None and isinstance(steps[0], Change | Remove):
+        changes = [step for step in steps if not isinstance(step, Check)]
+        if self._overtake is not None and isinstance(changes[0], Change | Remove):
             overtake, self._overtake = self._overtake, None
             overtake()
         super().commit(steps)
@@ -167,6 +170,41 @@ def test_more_partitions_have_states_and_fewer_again_have_none(ensemble: MemoryE
     with pytest.raises(Stale):  # by an image of before it grew
         store.change_topic(topic, topic)
     assert states_of(store) == more.states
+
+
+def test_who_gets_a_replica_while_a_deletion_begins_removes_it_too(
+    ensemble: MemoryEnsemble,
+) -> None:
+    topic = replicated("t", (1, 2), (1, 2))
+    other, third = store_of(ensemble, 2), store_of(ensemble, 3)
+    other.create_topics([topic])
+    brokers = Brokers(frozenset({1, 2, 3}))
+
+    def reassign() -> None:
+        after = reassigned(states_of(other)[1], Wish((1, 2, 3)), brokers, 0)
+        other.set_states([change(topic, 1, after)])
+
+    overtaken = OvertakenTree(ensemble, reassign)
+    store_of(ensemble, 1, overtaken).start_deletion(topic.topic_id)
+    assert [one.name for one in third.deletions()] == ["t"]
+    with pytest.raises(KafkaError, match="no topic has the id"):
+        other.start_deletion(topic.topic_id)
+
+
+def test_nobody_gets_a_replica_of_what_is_being_deleted(ensemble: MemoryEnsemble) -> None:
+    """The controller that moves it has read it before."""
+    topic = replicated("t", (1, 2))
+    one, other = store_of(ensemble, 1), store_of(ensemble, 2)
+    one.create_topics([topic])
+    brokers = Brokers(frozenset({1, 2, 3}))
+    moved = change(topic, 0, reassigned(states_of(other)[0], Wish((1, 2, 3)), brokers, 0))
+    one.start_deletion(topic.topic_id)
+    for _ in range(2):
+        with pytest.raises(Conflict, match="being deleted"):
+            other.set_states([moved])
+        for broker in (1, 2):
+            store_of(ensemble, broker).finish_deletion(topic.topic_id)
+    assert not store_of(ensemble, 3).deletions()
 
 
 def test_a_topic_is_forgotten_once_every_broker_has_removed_it(ensemble: MemoryEnsemble) -> None:
