@@ -7,7 +7,7 @@ Behaviour:
   and costs no other partition its records (`broker.logs.faults`);
 - a partition gives whole batches up to its own limit and what is left of `max_bytes`, but the first
   that has anything gives at least one batch, however large; it may begin below the requested offset
-  (Y-1);
+  (Y-1); both `max_bytes` and `min_bytes` are no more than the client's quota lets through at once;
 - nothing is shown beyond the high watermark, with isolation level 1 beyond the last stable offset;
   between that and the end of the log the answer is empty; outside of the log it is
   OFFSET_OUT_OF_RANGE (Y-2);
@@ -65,6 +65,7 @@ from lapse.broker.request.authorize import TOPIC_REFUSED, Caller, Handle
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.broker.request.leader_hints import LeaderHints
+from lapse.broker.request.throttle import fetched_at_once, is_replica
 from lapse.log.headers import Pread, pread_cached
 from lapse.log.partition_log import PartitionLog
 from lapse.log.plain_reader import SENDFILE_BYTES_MIN
@@ -162,10 +163,12 @@ async def handle(
 ) -> FetchResponse:
     """Read, and wait until there is enough or time is up."""
     wanted = _wanted(services.topics.image, version, request.topics)
+    client = client_of(version, request)
+    by_quota = fetched_at_once(services, session, session.client_id, is_replica=client.is_replica)
     limits = Limits(
-        min(request.max_bytes, services.config.fetch_max_bytes),
+        min(request.max_bytes, services.config.fetch_max_bytes, by_quota),
         request.isolation_level == READ_COMMITTED,
-        client_of(version, request),
+        client,
         replica_of(version, request),
         followers_too=version >= FOLLOWERS_FROM,
         readers=_readers(services, request.rack_id, wanted),
@@ -576,8 +579,7 @@ async def _authorize(caller: Caller, version: int, request: FetchRequest, handle
         return known is None or caller.may_topic(Operation.READ, known.name)
 
     fine: tuple[FetchTopic, ...]
-    is_replica = request.replica_id >= 0 or request.replica_state.replica_id >= 0
-    if is_replica and not caller.may_cluster(Operation.CLUSTER_ACTION):
+    if is_replica(request) and not caller.may_cluster(Operation.CLUSTER_ACTION):
         fine, others = (), request.topics
     else:
         fine, others = caller.split_by_permission(request.topics, may)

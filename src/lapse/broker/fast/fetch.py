@@ -23,7 +23,7 @@ from lapse.broker.fast.led_topics import LedPartition, LedTopic, LedTopics
 from lapse.broker.fast.permissions import READ, TOPIC, may
 from lapse.broker.logs.fetch_sessions import FetchSession, SessionPartition
 from lapse.broker.request.context import Services, Session
-from lapse.broker.request.throttle import charge_fetched
+from lapse.broker.request.throttle import charge_fetched, fetched_at_once
 from lapse.kernels.fetch_frame import BY_ID_FROM, COLUMNS, HEAD_SIZE, NO_SESSION, parse
 from lapse.log.plain_reader import PlainReader
 from lapse.wire.codec import Part
@@ -148,7 +148,8 @@ class FastFetch:
             return None
         client_id = str(buffer[head.client : head.client + max(head.client_size, 0)], "utf-8")
         is_committed = head.isolation == READ_COMMITTED
-        bytes_max = min(head.bytes_max, services.config.fetch_max_bytes)
+        by_quota = fetched_at_once(services, session, client_id)
+        bytes_max = min(head.bytes_max, services.config.fetch_max_bytes, by_quota)
         terms = Terms(head.version, is_committed, bytes_max)
         rows = list(map(Row._make, self._rows[:count].tolist()))
         topics.mind_changes()

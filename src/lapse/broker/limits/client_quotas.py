@@ -136,6 +136,14 @@ class ClientQuotas:
         """Note what a client used; the milliseconds it is to wait. `now_ms` is monotonic."""
         return self._quotas.use(key, user, client_id, amount, now_ms)
 
+    def most_at_once(self, key: str, user: str, client_id: str, now_ms: int) -> float:
+        """What a client may use at one time at most; infinite where it has no quota."""
+        return self._quotas.most_at_once(key, user, client_id, now_ms)
+
+    def never_fits(self, key: str, user: str, client_id: str, amount: float, now_ms: int) -> bool:
+        """Whether it is more than that, of one who has not used its quota up."""
+        return self._quotas.never_fits(key, user, client_id, amount, now_ms)
+
     def give_back(self, key: str, user: str, client_id: str, amount: float, now_ms: int) -> None:
         """It did not use it after all."""
         self._quotas.give_back(key, user, client_id, amount, now_ms)

@@ -274,6 +274,27 @@ class Quotas:
             min(wait_ms, self.windows.size_ms) if key == REQUEST_PERCENTAGE else wait_ms
         )  # KIP-124
 
+    def most_at_once(self, key: str, user: str, client_id: str, now_ms: int) -> float:
+        """What may be used at one time, by who used nothing for long; infinite without a quota.
+
+        One that uses more is over its quota however long it has waited.
+        """
+        found = self._of_client(key, user, client_id, now_ms)
+        if found is None:
+            return math.inf
+        return found[0] * (self.windows.count - 1) * self.windows.size_ms / 1000
+
+    def never_fits(self, key: str, user: str, client_id: str, amount: float, now_ms: int) -> bool:
+        """Whether it is more than that, and what was used before is within the quota.
+
+        It is no less too much later. To be asked before it is noted.
+        """
+        found = self._of_client(key, user, client_id, now_ms)
+        if found is None or amount <= self.most_at_once(key, user, client_id, now_ms):
+            return False
+        quota, rate = found
+        return rate.measure(now_ms)[0] <= quota
+
     def give_back(self, key: str, user: str, client_id: str, amount: float, now_ms: int) -> None:
         """What was noted was not used after all."""
         found = self._of_client(key, user, client_id, now_ms)

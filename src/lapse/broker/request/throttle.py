@@ -2,7 +2,9 @@
 
 KIP-13, KIP-124, KIP-219: the answer goes out at once and says for how long the client is throttled;
 nothing more of its connection is handled until then, so that a client that does not know of waiting
-waits too. A fetch that is over its quota answers nothing, which uses nothing.
+waits too. A fetch that is over its quota answers nothing, which uses nothing. It is limited to what
+the quota lets through at once (KAFKA-9677); a single batch that is larger comes all the same while
+the quota is not used up, and is waited for afterwards, since it would never come.
 
 A request's time is what the event loop spent on it; what it waited for, the disk for one, is not
 in it.
@@ -20,6 +22,7 @@ from typing import Any
 
 from lapse.base.clock import Clock, monotonic_ms
 from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.setting import INT_MAX
 from lapse.broker.limits.client_quotas import ClientQuotas
 from lapse.broker.limits.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from lapse.broker.request.context import Services, Session
@@ -75,11 +78,12 @@ async def _charge(
     answer = await watch.run(work)
     key, message, n_bytes = request
     now_ms, used = monotonic_ms(clock), n_bytes
-    of_bytes = PRODUCER_BYTE_RATE if key == PRODUCE.key else None
+    of_bytes, comes_alone = PRODUCER_BYTE_RATE if key == PRODUCE.key else None, False
     if key == FETCH.key and not is_replica(message):
         of_bytes, used = CONSUMER_BYTE_RATE, bytes_in(answer)
+        comes_alone = quotas.never_fits(of_bytes, *_whose(session), used, now_ms)
     waits_ms = _charge_at(quotas, session, now_ms, watch.seconds, of_bytes, used)
-    if waits_ms and of_bytes == CONSUMER_BYTE_RATE:
+    if waits_ms and of_bytes == CONSUMER_BYTE_RATE and not comes_alone:
         quotas.give_back(CONSUMER_BYTE_RATE, *_whose(session), used, now_ms)
         answer = replace(answer, responses=())
     session.muted_ms = waits_ms
@@ -101,6 +105,22 @@ def charge_fetched(services: Services, session: Session, seconds: float, n_bytes
     if waits_ms:
         quotas.give_back(CONSUMER_BYTE_RATE, *_whose(session), n_bytes, now_ms)
     return waits_ms
+
+
+def fetched_at_once(
+    services: Services, session: Session, client_id: str, *, is_replica: bool = False
+) -> int:
+    """Bytes of records that one answer may hold by a consumer's quota; any number for a replica.
+
+    With `client_id`, since the session may have that of the request before.
+    """
+    quotas = services.quotas
+    if is_replica or not quotas.any:
+        return INT_MAX
+    user, _ = _whose(session)
+    now_ms = monotonic_ms(services.clock)
+    most = quotas.most_at_once(CONSUMER_BYTE_RATE, user, client_id, now_ms)
+    return int(min(most, INT_MAX))
 
 
 def _charge_at(

@@ -9,8 +9,10 @@ import pytest
 
 from lapse.base.errors import ErrorCode
 from lapse.broker.http.metrics import registry
-from lapse.broker.limits.quotas import CLIENT_ID, CONSUMER_BYTE_RATE
+from lapse.broker.limits.quotas import CONSUMER_BYTE_RATE, USER
 from lapse.broker.node import Node
+from lapse.broker.request.context import Session
+from lapse.broker.request.throttle import charge_fetched
 from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
 from lapse.security.acls import Operation, ResourceType
@@ -152,8 +154,10 @@ async def test_what_a_throttled_client_did_not_hear_is_told_later(tmp_path: Path
         client = Client(connection)
         await client.fetch(named(node, "t", part(0, 0)))
         await produce(connection, "t", (0, batch_of(bytes(2000))))
-        quota = ((CLIENT_ID, None),)
-        await node.services.quotas.alter(quota, {CONSUMER_BYTE_RATE: 199.0})
+        quota = ((USER, None),)
+        await node.services.quotas.alter(quota, {CONSUMER_BYTE_RATE: 210.0})
+        other = Session("1.2.3.4:5", "127.0.0.1", node.services.entrances[0])
+        assert charge_fetched(node.services, other, 0, 100) == 0
         throttled = await client.fetch()
         assert (throttled.session_id, throttled.responses) == (client.session_id, ())
         assert throttled.throttle_time_ms

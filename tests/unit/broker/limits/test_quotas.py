@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -102,6 +104,33 @@ def test_what_is_given_back_does_not_count() -> None:
     assert quotas.use(KEY, "u", "c", 6000, 0) == 2000
     quotas.give_back(KEY, "u", "c", 6000, 0)
     assert quotas.use(KEY, "u", "c", 5000, 1) == 0
+
+
+@pytest.mark.parametrize("quota", [20_000, 3, 0.7])
+@pytest.mark.parametrize("windows", [Windows(), Windows(2, 3000), Windows(7, 1000)])
+def test_what_comes_at_once_and_is_no_more_than_the_most_waits_for_nothing(
+    quota: float, windows: Windows
+) -> None:
+    """One who waits for more would wait for ever, since that is never within the quota."""
+    quotas = Quotas(windows)
+    quotas.put(entity_of([(USER, "u")]), {KEY: quota})
+    most = int(quotas.most_at_once(KEY, "u", "c", 0))
+    assert quotas.use(KEY, "u", "c", most, 0) == 0
+    assert quotas.use(KEY, "u", "c", 1, 0) > 0
+    assert quotas.most_at_once(KEY, "v", "c", 0) == math.inf
+
+
+def test_only_what_never_fits_is_let_through_and_only_while_there_is_quota_left() -> None:
+    """What others use of the same quota does not keep it from ever coming."""
+    quotas = with_quota((USER, "u"))
+    assert not quotas.never_fits(KEY, "u", "c", 5000, 0)
+    assert quotas.never_fits(KEY, "u", "c", 5001, 0)
+    assert quotas.use(KEY, "u", "other", 5000, 0) == 0
+    assert quotas.never_fits(KEY, "u", "c", 5001, 0)
+    assert quotas.use(KEY, "u", "other", 1, 0) > 0
+    assert not quotas.never_fits(KEY, "u", "c", 5001, 0)
+    assert quotas.never_fits(KEY, "u", "c", 5001, 11_000)
+    assert not quotas.never_fits(KEY, "v", "c", 1e9, 0)
 
 
 def test_a_quota_that_is_taken_away_holds_nobody() -> None:

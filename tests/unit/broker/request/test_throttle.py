@@ -20,7 +20,7 @@ from lapse.broker.limits.quotas import (
 )
 from lapse.broker.node import Node
 from lapse.broker.request.context import Session
-from lapse.broker.request.throttle import Stopwatch, charge_fetched
+from lapse.broker.request.throttle import Stopwatch, bytes_in, charge_fetched
 from lapse.client.connection import BrokerConnection
 from lapse.testing.clock import ManualClock
 from lapse.wire.schema.create_partitions import (
@@ -60,12 +60,14 @@ async def produce(connection: BrokerConnection) -> ProduceResponse:
     return await connection.request(request, ProduceResponse, version=BY_NAME)
 
 
-async def fetch(node: Node, connection: BrokerConnection, replica_id: int = -1) -> FetchResponse:
+async def fetch(
+    node: Node, connection: BrokerConnection, *, max_wait_ms: int = 0, min_bytes: int = 0
+) -> FetchResponse:
     topic = node.services.topics.image.topics["t"]
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     topic_fetch = FetchTopic(topic="t", topic_id=topic.topic_id, partitions=(partition,))
     request = FetchRequest(
-        replica_id=replica_id, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=0,
+        max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=1 << 20, isolation_level=0,
         session_id=0, session_epoch=-1, topics=(topic_fetch,), forgotten_topics_data=(), rack_id="",
     )  # fmt: skip
     return await connection.request(request, FetchResponse)
@@ -105,13 +107,50 @@ async def test_a_fetch_over_its_quota_answers_nothing(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, await connect(node) as connection:
         await create(node, "t", 1)
         await produce(connection)
-        assert (await fetch(node, connection)).responses
-        await node.services.quotas.alter(CLIENTS, {CONSUMER_BYTE_RATE: len(BATCH) // 10 - 5})
+        await node.services.quotas.alter(CLIENTS, {CONSUMER_BYTE_RATE: 2 * len(BATCH) // 10 - 5})
+        assert (await fetch(node, connection)).responses  # the second is over it by a little
         throttled = await fetch(node, connection)
         assert (throttled.responses, throttled.throttle_time_ms > 0) == ((), True)
         await node.services.quotas.alter(CLIENTS, {CONSUMER_BYTE_RATE: float(len(BATCH))})
         again = await fetch(node, connection)  # what it did not get was not counted
         assert (bool(again.responses), again.throttle_time_ms) == (True, 0)
+
+
+@pytest.mark.parametrize("fast", ["true", "false"])
+async def test_a_consumer_gets_as_much_as_its_quota_lets_through(tmp_path: Path, fast: str) -> None:
+    """An answer that held all there is would never be within the quota (KAFKA-9677)."""
+    settings = {"lapse.fast.requests": fast}
+    async with running_node(tmp_path, settings) as node, await connect(node) as connection:
+        await create(node, "t", 1)
+        for _ in range(5):
+            await produce(connection)
+        per_second = 3 * len(BATCH) // 10 + 1
+        await node.services.quotas.alter(CLIENTS, {CONSUMER_BYTE_RATE: per_second})
+        async with asyncio.timeout(30):  # nor does it wait for more than that
+            got = await fetch(node, connection, max_wait_ms=600_000, min_bytes=1 << 20)
+        assert (bytes_in(got), got.throttle_time_ms) == (10 * per_second, 0)
+        assert node.services.counters.fast_requests["Fetch"] == (fast == "true")
+
+
+@pytest.mark.parametrize("fast", ["true", "false"])
+async def test_a_batch_larger_than_the_quota_comes_alone_and_is_waited_for(
+    tmp_path: Path, fast: str
+) -> None:
+    """It would never come. Who shares the quota with others does not wait until they stop."""
+    settings = {"lapse.fast.requests": fast}
+    async with running_node(tmp_path, settings) as node, await connect(node) as connection:
+        await create(node, "t", 1)
+        for _ in range(2):
+            await produce(connection)
+        await node.services.quotas.alter(ALL_USERS, {CONSUMER_BYTE_RATE: len(BATCH) // 20})
+        other = Session("1.2.3.4:5", "127.0.0.1", node.services.entrances[0])
+        assert charge_fetched(node.services, other, 0, len(BATCH) // 20) == 0
+        got = await fetch(node, connection)
+        assert bytes_in(got) == len(BATCH)
+        assert 5_000 <= got.throttle_time_ms <= 20_000
+        async with await connect(node) as another:  # whom the same quota holds
+            refused = await fetch(node, another)
+            assert (refused.responses, refused.throttle_time_ms > 5_000) == ((), True)
 
 
 async def test_time_is_counted_as_a_percentage(tmp_path: Path) -> None:
