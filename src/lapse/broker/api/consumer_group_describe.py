@@ -11,6 +11,7 @@ v0 flexible · v1 the protocol that a member uses, classic or consumer (KIP-1099
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
@@ -24,6 +25,7 @@ from lapse.broker.request.authorize import (
 )
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.repeated import changed, for_each
 from lapse.coordination.consumer import events
 from lapse.security.acls import Operation
 from lapse.wire.schema.consumer_group_describe import (
@@ -43,7 +45,7 @@ async def handle(
     services: Services, _session: Session, _version: int, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     """Describe each group."""
-    groups = [await _describe(services, group_id) for group_id in request.group_ids]
+    groups = await for_each(request.group_ids, partial(_describe, services))
     return ConsumerGroupDescribeResponse(groups=tuple(groups))
 
 
@@ -118,20 +120,14 @@ def _bare(group_id: str, error: ErrorCode, message: str) -> DescribedGroup:
 async def _authorize(caller: Caller, version: int, request: Any, handle: Handle) -> Any:
     """Refuse a whole group if the caller may not describe one of its topics, as in Kafka."""
     answer = await _describe_consumers(caller, version, request, handle)
-    return replace(
-        answer,
-        groups=tuple(
-            group
-            if all(caller.may_topic(Operation.DESCRIBE, name) for name in _topics_of(group))
-            else replace(
-                group,
-                error_code=TOPIC_REFUSED,
-                error_message=message_of(TOPIC_REFUSED),
-                members=(),
-            )
-            for group in answer.groups
-        ),
-    )
+    return replace(answer, groups=changed(answer.groups, partial(_as_may_be_known, caller)))
+
+
+def _as_may_be_known(caller: Caller, group: DescribedGroup) -> DescribedGroup:
+    if all(caller.may_topic(Operation.DESCRIBE, name) for name in _topics_of(group)):
+        return group
+    message = message_of(TOPIC_REFUSED)
+    return replace(group, error_code=TOPIC_REFUSED, error_message=message, members=())
 
 
 _describe_consumers = described(

@@ -11,11 +11,14 @@ that does not exist is GROUP_ID_NOT_FOUND as well (KIP-1043).
 
 from __future__ import annotations
 
+from functools import partial
+
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.coordinators.group_partition import Shard
 from lapse.broker.request.authorize import GROUP_REFUSED, described
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.repeated import for_each
 from lapse.coordination.classic.state import State
 from lapse.wire.schema.describe_groups import (
     DESCRIBE_GROUPS,
@@ -32,11 +35,11 @@ async def handle(
     services: Services, _session: Session, version: int, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
     """Describe each group."""
-    groups = [await _describe(services, group_id, version) for group_id in request.groups]
+    groups = await for_each(request.groups, partial(_describe, services, version))
     return DescribeGroupsResponse(groups=tuple(groups))
 
 
-async def _describe(services: Services, group_id: str, version: int) -> DescribedGroup:
+async def _describe(services: Services, version: int, group_id: str) -> DescribedGroup:
     try:
         shard = await services.groups.shard_of(group_id)
     except KafkaError as e:

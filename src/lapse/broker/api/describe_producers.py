@@ -34,13 +34,14 @@ async def handle(
 
 
 def _look(partitions: Partitions, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    wanted = {TopicPartition(t.name, n): None for t in request.topics for n in t.partition_indexes}
+    found = {tp: _partition(partitions, tp) for tp in wanted}  # once, however often it is named
     return DescribeProducersResponse(
         topics=tuple(
             TopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    _partition(partitions, TopicPartition(topic.name, number))
-                    for number in topic.partition_indexes
+                    found[TopicPartition(topic.name, number)] for number in topic.partition_indexes
                 ),
             )
             for topic in request.topics

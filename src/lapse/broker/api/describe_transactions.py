@@ -14,6 +14,7 @@ from typing import Any
 from lapse.broker.request.authorize import TRANSACTION_REFUSED, Caller, Handle, Items, each
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.repeated import changed, for_each
 from lapse.coordination.transactions.views import TransactionDescription
 from lapse.security.acls import Operation
 from lapse.wire.schema.describe_transactions import (
@@ -29,8 +30,8 @@ async def handle(
     services: Services, _session: Session, _version: int, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
     """Describe one id after the other."""
-    found = [await services.transactions.describe(name) for name in request.transactional_ids]
-    return DescribeTransactionsResponse(transaction_states=tuple(map(_state, found)))
+    found = await for_each(request.transactional_ids, services.transactions.describe)
+    return DescribeTransactionsResponse(transaction_states=changed(found, _state))
 
 
 def _state(found: TransactionDescription) -> TransactionState:
@@ -56,14 +57,12 @@ def _state(found: TransactionDescription) -> TransactionState:
 async def _authorize(caller: Caller, version: int, request: Any, handle: Handle) -> Any:
     """Leave out topics that the caller may not describe."""
     answer = await _describe_ids(caller, version, request, handle)
-    states = tuple(
-        replace(
-            state,
-            topics=tuple(t for t in state.topics if caller.may_topic(Operation.DESCRIBE, t.topic)),
-        )
-        for state in answer.transaction_states
-    )
-    return replace(answer, transaction_states=states)
+
+    def shown(state: TransactionState) -> TransactionState:
+        topics = tuple(t for t in state.topics if caller.may_topic(Operation.DESCRIBE, t.topic))
+        return replace(state, topics=topics)
+
+    return replace(answer, transaction_states=changed(answer.transaction_states, shown))
 
 
 def _undescribed_transaction(transactional_id: str) -> TransactionState:

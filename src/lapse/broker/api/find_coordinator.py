@@ -24,6 +24,7 @@ from lapse.broker.request.authorize import (
 )
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.repeated import for_each
 from lapse.security.acls import Operation
 from lapse.wire.schema.find_coordinator import (
     FIND_COORDINATOR,
@@ -44,7 +45,9 @@ async def handle(
     """Look up each key."""
     if version >= _BATCHED_FROM:
         keys = request.coordinator_keys
-        found = [await _coordinator(services, session, key, request.key_type) for key in keys]
+        found = await for_each(
+            keys, lambda key: _coordinator(services, session, key, request.key_type)
+        )
         return FindCoordinatorResponse(coordinators=tuple(found))
     coordinator = await _coordinator(services, session, request.key, request.key_type)
     return FindCoordinatorResponse(

@@ -10,7 +10,8 @@ leader's log is not open, is LEADER_NOT_AVAILABLE. An unknown topic is created i
 created as CreateTopics creates it, by the controller, with the same refusals, and the same response
 describes it; Kafka first responds UNKNOWN_TOPIC_OR_PARTITION, and the client retries. A
 coordinator's own topic is created as the coordinator creates it. An invalid topic name is
-INVALID_TOPIC_EXCEPTION. `authorization` fills in the authorized operations.
+INVALID_TOPIC_EXCEPTION. A topic that is named more than once is described once, as in Kafka.
+`authorization` fills in the authorized operations.
 
 v0 an empty list means all topics · v1+ null does · v4 auto-creation may be declined · v6
 LISTENER_NOT_FOUND, LEADER_NOT_AVAILABLE before · v10 topic ids · v12 topics by id; an unknown id is
@@ -20,7 +21,8 @@ name with a topic id.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -211,6 +213,7 @@ async def _authorize(caller: Caller, version: int, request: MetadataRequest, han
         response = await handle(request)
         topics = tuple(t for t in response.topics if caller.may_topic(Operation.DESCRIBE, t.name))
     else:
+        request = replace(request, topics=_once(request.topics or ()))
         allowed, refused = caller.split_by_permission(
             request.topics or (), lambda t: _may_know(caller, request, t)
         )
@@ -223,6 +226,15 @@ async def _authorize(caller: Caller, version: int, request: MetadataRequest, han
     if request.include_cluster_authorized_operations:
         cluster_fields["cluster_authorized_operations"] = caller.cluster_operations()
     return replace(response, topics=(*topics, *map(_unknown, refused)), **cluster_fields)
+
+
+def _once(topics: Sequence[MetadataRequestTopic]) -> tuple[MetadataRequestTopic, ...]:
+    """Each topic the first time: an answer may be a thousand times as long as its name."""
+    found: dict[tuple[str | None, uuid.UUID], MetadataRequestTopic] = {}
+    for topic in topics:
+        by_id = is_by_id(topic)
+        found.setdefault((None, topic.topic_id) if by_id else (topic.name, ZERO_UUID), topic)
+    return tuple(found.values())
 
 
 def _may_know(caller: Caller, request: MetadataRequest, requested: MetadataRequestTopic) -> bool:

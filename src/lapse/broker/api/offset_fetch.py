@@ -15,14 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
+from lapse.broker.coordinators.group_partition import Shard
 from lapse.broker.request.authorize import GROUP_REFUSED, TOPIC_REFUSED, Caller, Handle
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.repeated import changed
 from lapse.coordination.offsets.store import FetchedOffset
 from lapse.security.acls import Operation
 from lapse.wire.schema.offset_fetch import (
@@ -43,7 +46,7 @@ _SEVERAL_FROM = 8
 _GROUP_ERROR_FROM = 2
 
 Found = Mapping[TopicPartition, FetchedOffset]
-RequestedTopics = Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None
+RequestedTopics = tuple[OffsetFetchRequestTopic | OffsetFetchRequestTopics, ...] | None
 
 
 async def handle(
@@ -52,41 +55,47 @@ async def handle(
     """Fetch the offsets from each group's shard."""
     stable = request.require_stable
     if version < _SEVERAL_FROM:
-        found, error = await _fetch(services, request.group_id, request, stable=stable)
+        shard, error = await _shard(services, request.group_id)
+        found: Found = {}
+        if shard is not None:
+            wanted = _partitions(request.topics)
+            found = shard.offsets.fetch(request.group_id, wanted, require_stable=stable)
         if error and version < _GROUP_ERROR_FROM:
             found = {tp: FetchedOffset(error) for tp in _partitions(request.topics) or ()}
         rows = _rows(found, request.topics) if found or not error else ()
         topics = _topics(rows, OffsetFetchResponseTopic, OffsetFetchResponsePartition)
         return OffsetFetchResponse(topics=topics, error_code=error)
     groups = []
+    # Null topics, which are a byte, may be many: they are made once for all members that ask.
+    made: dict[tuple[str, RequestedTopics], tuple[Any, ...]] = {}
     for group in request.groups:
-        found, error = await _fetch(services, group.group_id, group, stable=stable)
-        rows = () if error else _rows(found, group.topics)
-        topics = _topics(rows, OffsetFetchResponseTopics, OffsetFetchResponsePartitions)
+        key = group.group_id, group.topics
+        shard, error = await _shard(services, group.group_id, group)
+        if shard is not None and key not in made:
+            wanted = _partitions(group.topics)
+            found = shard.offsets.fetch(group.group_id, wanted, require_stable=stable)
+            rows = _rows(found, group.topics)
+            made[key] = _topics(rows, OffsetFetchResponseTopics, OffsetFetchResponsePartitions)
+        topics = () if shard is None else made[key]
         groups.append(
             OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=error)
         )
     return OffsetFetchResponse(groups=tuple(groups))
 
 
-async def _fetch(
-    services: Services,
-    group_id: str,
-    query: OffsetFetchRequest | OffsetFetchRequestGroup,
-    *,
-    stable: bool,
-) -> tuple[Found, ErrorCode]:
+async def _shard(
+    services: Services, group_id: str, member: OffsetFetchRequestGroup | None = None
+) -> tuple[Shard | None, ErrorCode]:
+    """The shard that has the offsets; None and the error where they are not for who asks."""
     try:
         shard = await services.groups.shard_of(group_id)
     except KafkaError as e:
-        return {}, e.code
-    if isinstance(query, OffsetFetchRequestGroup):
-        error = shard.check_fetch(group_id, query.member_id, query.member_epoch)
-    else:
+        return None, e.code
+    if member is None:
         error = shard.check_fetch(group_id, None, -1)
-    if error:
-        return {}, error
-    return shard.offsets.fetch(group_id, _partitions(query.topics), require_stable=stable), error
+    else:
+        error = shard.check_fetch(group_id, member.member_id, member.member_epoch)
+    return (None if error else shard), error
 
 
 def _partitions(topics: RequestedTopics) -> list[TopicPartition] | None:
@@ -145,15 +154,20 @@ async def _authorize(
     allowed, refused_groups = caller.split_by_permission(
         request.groups, lambda group: caller.may_group(Operation.DESCRIBE, group.group_id)
     )
-    hidden: dict[str, tuple[Any, ...]] = {}
+    hidden: list[tuple[Any, ...]] = []
     requested = []
     for group in allowed:
-        visible, hidden[group.group_id] = caller.split_by_permission(
+        visible, refused_topics = caller.split_by_permission(
             group.topics or (), lambda t: caller.may_topic(Operation.DESCRIBE, t.name)
         )
+        hidden.append(refused_topics)
         requested.append(group if group.topics is None else replace(group, topics=visible))
     response = await handle(replace(request, groups=tuple(requested)))
-    groups = [_visible(caller, group, hidden[group.group_id]) for group in response.groups]
+    shown = changed([group.topics for group in response.groups], partial(_visible, caller))
+    groups = [
+        group if group.error_code else replace(group, topics=topics + tuple(map(_hidden, refused)))
+        for group, topics, refused in zip(response.groups, shown, hidden, strict=True)
+    ]
     refused = tuple(
         OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=GROUP_REFUSED)
         for group in refused_groups
@@ -161,22 +175,20 @@ async def _authorize(
     return replace(response, groups=(*groups, *refused))
 
 
-def _visible(caller: Caller, group: Any, hidden: tuple[Any, ...]) -> Any:
-    """A group's response without topics that the caller may not see, and refusing `hidden`."""
-    topics = tuple(t for t in group.topics if caller.may_topic(Operation.DESCRIBE, t.name))
-    if group.error_code:
-        return group
-    refused = tuple(
-        OffsetFetchResponseTopics(
-            name=topic.name,
-            partitions=tuple(
-                OffsetFetchResponsePartitions(**_no_offset(number))
-                for number in topic.partition_indexes
-            ),
-        )
-        for topic in hidden
+def _visible(caller: Caller, topics: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a group has of topics that the caller may see."""
+    return tuple(t for t in topics if caller.may_topic(Operation.DESCRIBE, t.name))
+
+
+def _hidden(topic: Any) -> OffsetFetchResponseTopics:
+    """The refusal of a topic that it asked for."""
+    return OffsetFetchResponseTopics(
+        name=topic.name,
+        partitions=tuple(
+            OffsetFetchResponsePartitions(**_no_offset(number))
+            for number in topic.partition_indexes
+        ),
     )
-    return replace(group, topics=(*topics, *refused))
 
 
 async def _authorize_one(caller: Caller, request: OffsetFetchRequest, handle: Handle) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from lapse.base.errors import ErrorCode
 from lapse.broker.request.context import Services
+from lapse.broker.request.repeated import changed
 from lapse.security.acls import CLUSTER_NAME, REFUSALS, Operation, ResourceType
 from lapse.security.authorizer import Authorizer, RequestContext, authorized_operations
 
@@ -174,16 +175,14 @@ def described(
         answer = await plain(caller, version, request, handle)
         if not request.include_authorized_operations:
             return answer
-        groups = tuple(
-            group
-            if group.error_code
-            else replace(
-                group,
-                authorized_operations=caller.operations(ResourceType.GROUP, group.group_id),
-            )
-            for group in answer.groups
-        )
-        return replace(answer, groups=groups)
+
+        def shown(group: Any) -> Any:
+            if group.error_code:
+                return group
+            operations = caller.operations(ResourceType.GROUP, group.group_id)
+            return replace(group, authorized_operations=operations)
+
+        return replace(answer, groups=changed(answer.groups, shown))
 
     return rule
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lapse.broker.api.offset_fetch import handle
 from lapse.broker.node import Node
+from lapse.broker.request.context import Session
 from lapse.client.connection import BrokerConnection
+from lapse.security.acls import Operation, ResourceType
 from lapse.wire.schema.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -21,7 +25,8 @@ from lapse.wire.schema.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from tests.support.broker.running import create
+from tests.support.broker.running import create, running_node
+from tests.support.broker.secured import WITH_ACLS, allow, logged_in, set_acls
 
 SEVERAL_FROM = 8
 
@@ -64,6 +69,40 @@ async def fetch(
         (topic.name, [(p.partition_index, p.committed_offset) for p in topic.partitions])
         for topic in one.topics
     ]
+
+
+async def test_what_a_group_has_is_made_once_however_often_it_is_named(
+    node: Node, connection: BrokerConnection
+) -> None:
+    """Null topics are a byte. Members are no other groups: a classic one does not ask for them."""
+    await create(node, "a")
+    await commit(connection, "a", 7)
+    groups = tuple(
+        OffsetFetchRequestGroup(group_id="g", member_id=member, topics=None)
+        for member in ("", "b", "c", "c")
+    )
+    session = Session("127.0.0.1:5", "127.0.0.1", node.services.entrances[0])
+    request = OffsetFetchRequest(groups=groups)
+    answer = await handle(node.services, session, SEVERAL_FROM + 1, request)
+    found = [group.topics for group in answer.groups]
+    assert [topics[0].partitions[0].committed_offset for topics in found] == [7, 7, 7, 7]
+    assert len(set(map(id, found))) == 1
+
+
+async def test_each_time_that_a_group_is_named_has_its_own_refusals(tmp_path: Path) -> None:
+    async with running_node(tmp_path, WITH_ACLS) as node:
+        await set_acls(node, [allow(Operation.DESCRIBE, ResourceType.GROUP, "g")])
+        groups = tuple(
+            OffsetFetchRequestGroup(
+                group_id="g",
+                topics=(OffsetFetchRequestTopics(name=name, partition_indexes=(0,)),),
+            )
+            for name in "ab"
+        )
+        async with await logged_in(node, "alice") as alice:
+            request = OffsetFetchRequest(groups=groups)
+            answer = await alice.request(request, OffsetFetchResponse, version=SEVERAL_FROM)
+    assert [[topic.name for topic in group.topics] for group in answer.groups] == [["a"], ["b"]]
 
 
 @pytest.mark.parametrize("version", range(1, 10))
