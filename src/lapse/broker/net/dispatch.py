@@ -52,7 +52,7 @@ async def answer(services: Services, session: Session, frame: memoryview) -> lis
     def handled(request: Any) -> Coroutine[Any, Any, Any]:
         work = authorized(services, session, endpoint, version, request)
         used = key, request, len(frame)
-        return charged(services.quotas, session, services.clock, used, work)
+        return charged(services, session, used, work)
 
     message: Any
     if key == FETCH.key:

@@ -6,6 +6,8 @@ waits too. A fetch that is over its quota answers nothing, which uses nothing. I
 the quota lets through at once (KAFKA-9677); a single batch that is larger comes all the same while
 the quota is not used up, and is waited for afterwards, since it would never come.
 
+Brokers are no clients: what they ask each other is not charged.
+
 A request's time is what the event loop spent on it; what it waited for, the disk for one, is not
 in it.
 
@@ -25,7 +27,9 @@ from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.setting import INT_MAX
 from lapse.broker.limits.client_quotas import ClientQuotas
 from lapse.broker.limits.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from lapse.broker.replicas.peers import is_broker
 from lapse.broker.request.context import Services, Session
+from lapse.security.acls import CLUSTER_NAME, Operation, ResourceType
 from lapse.wire.schema.fetch import FETCH, FetchRequest, FetchResponse
 from lapse.wire.schema.produce import PRODUCE
 
@@ -59,7 +63,7 @@ class Stopwatch:
 
 
 def charged(
-    quotas: ClientQuotas, session: Session, clock: Clock, request: tuple[int, Any, int],
+    services: Services, session: Session, request: tuple[int, Any, int],
     work: Coroutine[Any, Any, Any],
 ) -> Coroutine[Any, Any, Any]:  # fmt: skip
     """The response of `work`, with the client's throttle time.
@@ -67,7 +71,22 @@ def charged(
     `request`: API key, message, bytes of its frame. `session.muted_ms` says how long to wait.
     """
     session.muted_ms = 0
-    return _charge(quotas, session, clock, request, work) if quotas.any else work
+    key, message, _ = request
+    if not services.quotas.any or _is_of_broker(services, session, key, message):
+        return work
+    return _charge(services.quotas, session, services.clock, request, work)
+
+
+def _is_of_broker(services: Services, session: Session, key: int, message: Any) -> bool:
+    """Whether it is what brokers ask each other: a quota of all clients would stop the cluster.
+
+    Who calls itself one has to have the right of brokers too.
+    """
+    if key in {FETCH.key, PRODUCE.key}:
+        says_so = key == FETCH.key and is_replica(message)
+    else:
+        says_so = is_broker(session.client_id)
+    return says_so and may_as_broker(services, session)
 
 
 async def _charge(
@@ -168,8 +187,15 @@ def _whose(session: Session) -> tuple[str, str]:
     return session.principal.partition(":")[2], session.client_id
 
 
+def may_as_broker(services: Services, session: Session) -> bool:
+    """Whether a client has the right of brokers; without an authorizer every one has."""
+    return services.access.authorizer.authorize(
+        session.actor, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME
+    )
+
+
 def is_replica(request: FetchRequest) -> bool:
-    """Followers are not throttled as clients."""
+    """Whether it says that it is a follower's."""
     return request.replica_id >= 0 or request.replica_state.replica_id >= 0
 
 

@@ -22,6 +22,7 @@ from lapse.broker.node import Node
 from lapse.broker.request.context import Session
 from lapse.broker.request.throttle import Stopwatch, bytes_in, charge_fetched
 from lapse.client.connection import BrokerConnection
+from lapse.security.acls import CLUSTER_NAME, Operation, ResourceType
 from lapse.testing.clock import ManualClock
 from lapse.wire.schema.create_partitions import (
     CreatePartitionsRequest,
@@ -38,7 +39,13 @@ from lapse.wire.schema.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from lapse.wire.schema.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from lapse.wire.schema.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ReplicaState,
+)
 from lapse.wire.schema.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from lapse.wire.schema.produce import (
     PartitionProduceData,
@@ -47,6 +54,7 @@ from lapse.wire.schema.produce import (
     TopicProduceData,
 )
 from tests.support.broker.running import BY_NAME, batch_of, connect, create, running_node, until
+from tests.support.broker.secured import WITH_ACLS, allow, logged_in, set_acls
 
 BATCH = batch_of(bytes(2000))
 ALL_USERS = ((USER, None),)
@@ -61,13 +69,19 @@ async def produce(connection: BrokerConnection) -> ProduceResponse:
 
 
 async def fetch(
-    node: Node, connection: BrokerConnection, *, max_wait_ms: int = 0, min_bytes: int = 0
+    node: Node,
+    connection: BrokerConnection,
+    *,
+    max_wait_ms: int = 0,
+    min_bytes: int = 0,
+    replica_id: int = -1,
 ) -> FetchResponse:
     topic = node.services.topics.image.topics["t"]
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     topic_fetch = FetchTopic(topic="t", topic_id=topic.topic_id, partitions=(partition,))
     request = FetchRequest(
-        max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=1 << 20, isolation_level=0,
+        replica_state=ReplicaState(replica_id=replica_id), max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes, max_bytes=1 << 20, isolation_level=0,
         session_id=0, session_epoch=-1, topics=(topic_fetch,), forgotten_topics_data=(), rack_id="",
     )  # fmt: skip
     return await connection.request(request, FetchResponse)
@@ -160,6 +174,37 @@ async def test_time_is_counted_as_a_percentage(tmp_path: Path) -> None:
         done = await produce(connection)
         assert done.responses[0].partition_responses[0].error_code == 0
         assert done.throttle_time_ms == 1000
+
+
+@pytest.mark.parametrize("may", [True, False])
+async def test_a_follower_is_not_throttled_as_clients_are(tmp_path: Path, may: bool) -> None:
+    """It would fall out of sync, by a quota of all users. That it is one is more than a number."""
+    async with running_node(tmp_path, WITH_ACLS) as node:
+        await create(node, "t", 1)
+        cluster = (ResourceType.CLUSTER, CLUSTER_NAME)
+        operation = Operation.CLUSTER_ACTION if may else Operation.DESCRIBE
+        await set_acls(
+            node, [allow(operation, *cluster), allow(Operation.READ, ResourceType.TOPIC, "t")]
+        )
+        await node.services.quotas.alter(ALL_USERS, {REQUEST_PERCENTAGE: 1e-6})
+        async with await logged_in(node, "alice") as alice:
+            got = await fetch(node, alice, replica_id=7)
+    code = got.responses[0].partitions[0].error_code
+    refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert (code, got.throttle_time_ms) == ((0, 0) if may else (refused, 1000))
+
+
+@pytest.mark.parametrize(("client_id", "throttle_ms"), [("lapse-broker-7", 0), ("c", 1000)])
+async def test_brokers_ask_each_other_whatever_clients_may(
+    tmp_path: Path, client_id: str, throttle_ms: int
+) -> None:
+    async with running_node(tmp_path) as node:
+        await node.services.quotas.alter(ALL_USERS, {REQUEST_PERCENTAGE: 1e-6})
+        address = node.services.address
+        opened = await BrokerConnection.open(address.host, address.port, client_id=client_id)
+        async with opened as connection:
+            answer = await connection.request(MetadataRequest(topics=()), MetadataResponse)
+    assert answer.throttle_time_ms == throttle_ms
 
 
 async def test_waiting_ends_with_the_connection(tmp_path: Path) -> None:
