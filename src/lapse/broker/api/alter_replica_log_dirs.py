@@ -66,7 +66,10 @@ async def _begin(services: Services, partition: TopicPartition, path: str) -> Er
 
 
 def _refusal(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
-    names = {topic.name: None for one in request.dirs for topic in one.topics}
+    numbers: dict[str, list[int]] = {}
+    for one in request.dirs:
+        for topic in one.topics:
+            numbers.setdefault(topic.name, []).extend(topic.partitions)
     return AlterReplicaLogDirsResponse(
         results=tuple(
             AlterReplicaLogDirTopicResult(
@@ -75,13 +78,10 @@ def _refusal(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse
                     AlterReplicaLogDirPartitionResult(
                         partition_index=number, error_code=CLUSTER_REFUSED
                     )
-                    for one in request.dirs
-                    for topic in one.topics
-                    if topic.name == name
-                    for number in topic.partitions
+                    for number in of_topic
                 ),
             )
-            for name in names
+            for name, of_topic in numbers.items()
         )
     )
 

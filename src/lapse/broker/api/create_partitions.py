@@ -47,8 +47,7 @@ async def handle(
     """Add partitions to every topic that passes the checks."""
     times = Counter(topic.name for topic in request.topics)
     answers = []
-    for name in times:
-        requested = next(topic for topic in request.topics if topic.name == name)
+    for name, requested in {topic.name: topic for topic in request.topics}.items():
         try:
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")

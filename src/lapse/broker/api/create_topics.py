@@ -40,7 +40,7 @@ from lapse.broker.request.authorize import (
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint, always
 from lapse.broker.request.throttle import charge_mutations
-from lapse.metadata.image import METADATA_LOG, Image, Topic
+from lapse.metadata.image import METADATA_LOG, Topic
 from lapse.metadata.settings import BrokerSettings, describe_topic
 from lapse.security.acls import Operation
 from lapse.wire.declaration import ZERO_UUID
@@ -64,8 +64,7 @@ async def handle(
     """Create every topic that passes the checks."""
     times = Counter(topic.name for topic in request.topics)
     answers = []
-    for name in times:
-        requested = next(topic for topic in request.topics if topic.name == name)
+    for name, requested in {topic.name: topic for topic in request.topics}.items():
         try:
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
@@ -89,7 +88,12 @@ def validate(requested: CreatableTopic, topics: Topics, config: BrokerConfig) ->
         )
     if requested.name in image.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {requested.name!r} already exists")
-    _check_collision(requested.name, image)
+    other = topics.flat_names.like(requested.name, image)
+    if other is not None:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {requested.name!r} collides with {other!r}: they differ only in '.' and '_'",
+        )
     partitions, factor = requested.num_partitions, requested.replication_factor
     assignments: tuple[tuple[int, ...], ...] = ()
     if requested.assignments:
@@ -153,16 +157,6 @@ def check_brokers(subject: str, chosen: Iterable[tuple[int, ...]], able: Sequenc
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"{subject}: partitions with {sorted(sizes)} replicas; allowed is equally many",
         )
-
-
-def _check_collision(name: str, image: Image) -> None:
-    flat = name.replace(".", "_")
-    for other in image.topics:
-        if other.replace(".", "_") == flat:
-            raise KafkaError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"topic {name!r} collides with {other!r}: they differ only in '.' and '_'",
-            )
 
 
 def _overrides(requested: CreatableTopic, settings: BrokerSettings) -> Mapping[str, str]:

@@ -23,6 +23,7 @@ from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker.logs.changing import Changing
 from lapse.broker.logs.disk import DiskThreads
+from lapse.broker.logs.flat_names import FlatNames
 from lapse.broker.logs.members import Members
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.placing import first_states, more_states
@@ -100,6 +101,7 @@ class Topics:
         self.ask_controller: Callable[[NewTopic], Awaitable[None]] = _nobody
         self.settings = BrokerSettings.of_file(config)
         self._image = Image.of("", ())
+        self.flat_names = FlatNames()
 
     @property
     def image(self) -> Image:

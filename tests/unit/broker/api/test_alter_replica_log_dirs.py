@@ -12,8 +12,11 @@ import pytest
 from lapse.base.errors import ErrorCode, StorageError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
+from lapse.broker.api.alter_replica_log_dirs import API
+from lapse.broker.net.authorization import authorized
 from lapse.broker.node import Node
 from lapse.broker.replicas.moves import PIECE_BYTES_MIN
+from lapse.broker.request.context import Session
 from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
 from lapse.client.settings import ALL_BROKERS, BROKER, ConfigChange, Resource
@@ -27,7 +30,9 @@ from lapse.wire.schema.alter_replica_log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from lapse.wire.schema.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from tests.support.broker.counted import Counted
 from tests.support.broker.running import batch_of, connect, create, produce, running_node, until
+from tests.support.broker.secured import WITH_ACLS
 
 TP = TopicPartition("t", 0)
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
@@ -138,6 +143,22 @@ async def test_what_cannot_be_is_refused(
         ]  # fmt: skip
         await moved(node, target)
         assert await ask(connection, target, TP) == [ErrorCode.NONE]  # there already
+
+
+async def test_who_may_not_is_refused_each_without_a_look_at_all_others(tmp_path: Path) -> None:
+    topics = Counted(AlterReplicaLogDirTopic(name=f"t{n}", partitions=(n,)) for n in range(50))
+    where = AlterReplicaLogDir(path="/x", topics=topics)
+    request = AlterReplicaLogDirsRequest(dirs=(where, where))
+    async with running_node(tmp_path, WITH_ACLS) as node:
+        entrance = node.services.entrances[0]
+        session = Session("127.0.0.1:5", "127.0.0.1", entrance, certified="User:alice")
+        answer = await authorized(node.services, session, API, 2, request)
+    refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert [
+        (one.topic_name, [(p.partition_index, p.error_code) for p in one.partitions])
+        for one in answer.results
+    ] == [(f"t{n}", [(n, refused), (n, refused)]) for n in range(50)]
+    assert topics.looks == 2
 
 
 async def test_a_directory_that_is_not_there_any_more_is_refused(

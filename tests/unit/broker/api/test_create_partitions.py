@@ -6,8 +6,10 @@ from pathlib import Path
 
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
+from lapse.broker.api.create_partitions import handle
 from lapse.broker.logs.topics import NewTopic
 from lapse.broker.node import Node
+from lapse.broker.request.context import Session
 from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
 from lapse.wire.schema.create_partitions import (
@@ -16,6 +18,7 @@ from lapse.wire.schema.create_partitions import (
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
+from tests.support.broker.counted import Counted
 from tests.support.broker.failing import FailingFs
 from tests.support.broker.running import batch_of, connect, create, fetch, produce, running_node
 
@@ -32,6 +35,15 @@ async def ask(connection: BrokerConnection, *topics: CreatePartitionsTopic, **fi
         topics=topics, timeout_ms=1000, **{"validate_only": False, **fields}
     )
     return (await connection.request(request, CreatePartitionsResponse)).results
+
+
+async def test_many_topics_take_no_look_each_at_all_others(node: Node) -> None:
+    session = Session("127.0.0.1:5", "127.0.0.1", node.services.entrances[0])
+    topics = Counted(more(f"t{n}", 2) for n in range(50))
+    request = CreatePartitionsRequest(topics=topics, timeout_ms=1000, validate_only=True)
+    answer = await handle(node.services, session, 3, request)
+    assert len(answer.results) == 50
+    assert topics.looks <= 3
 
 
 async def test_a_topic_grows_and_stays_so(tmp_path: Path) -> None:
