@@ -1,6 +1,6 @@
 """Fetch (key 1): batches from given offsets on, with a long poll.
 
-Needs READ topic.
+Needs READ topic; a follower CLUSTER_ACTION cluster instead.
 
 Behaviour:
 - waits up to `max_wait_ms` for `min_bytes` in all; an error in any partition ends the wait at once,
@@ -578,9 +578,9 @@ async def _authorize(caller: Caller, version: int, request: FetchRequest, handle
         known = ids.get(topic.topic_id)
         return known is None or caller.may_topic(Operation.READ, known.name)
 
-    fine: tuple[FetchTopic, ...]
-    if is_replica(request) and not caller.may_cluster(Operation.CLUSTER_ACTION):
-        fine, others = (), request.topics
+    if is_replica(request):  # who may follow may follow all
+        may_follow = caller.may_cluster(Operation.CLUSTER_ACTION)
+        fine, others = caller.split_by_permission(request.topics, lambda _: may_follow)
     else:
         fine, others = caller.split_by_permission(request.topics, may)
     answer = await handle(request if not others else replace(request, topics=fine))

@@ -1,6 +1,6 @@
 """ListOffsets (key 2): the offset for a timestamp, or for one of the special timestamps.
 
-Needs DESCRIBE topic.
+Needs DESCRIBE topic; a follower CLUSTER_ACTION cluster instead.
 
 Behaviour (T-17 … T-19, and L8): -1 latest, which is the end of what the isolation level
 shows; -2 log start; a timestamp: the first record at or after it, in any segment and never below
@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
@@ -35,7 +36,7 @@ from lapse.broker.logs.faults import code_of
 from lapse.broker.logs.leader_epochs import check_leader_epoch
 from lapse.broker.logs.led import Led
 from lapse.broker.logs.partitions import Partitions
-from lapse.broker.request.authorize import Items, each, of_topic, uncommitted
+from lapse.broker.request.authorize import Caller, Handle, Items, each, of_topic, uncommitted
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.log.lookup import FoundRecord
@@ -255,17 +256,24 @@ def find(
     return FoundOffset(hit.offset, hit.timestamp, log.epoch_at(hit.offset))
 
 
-API = Endpoint(
-    LIST_OFFSETS,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    handle,
-    each(
-        Items(
-            "topics",
-            "topics",
-            of_topic(Operation.DESCRIBE),
-            uncommitted(ListOffsetsTopicResponse, ListOffsetsPartitionResponse),
-        )
-    ),
+# --- authorization --------------------------------------------------------------------------------
+
+
+async def _authorize(
+    caller: Caller, version: int, request: ListOffsetsRequest, handle: Handle
+) -> Any:
+    if request.replica_id >= 0 and caller.may_cluster(Operation.CLUSTER_ACTION):
+        return await handle(request)
+    return await _list_offsets(caller, version, request, handle)
+
+
+_list_offsets = each(
+    Items(
+        "topics",
+        "topics",
+        of_topic(Operation.DESCRIBE),
+        uncommitted(ListOffsetsTopicResponse, ListOffsetsPartitionResponse),
+    )
 )
+
+API = Endpoint(LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse, handle, _authorize)

@@ -39,9 +39,16 @@ from lapse.wire.schema.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
-from lapse.wire.schema.fetch import FetchResponse
+from lapse.wire.schema.fetch import FetchRequest, FetchResponse, ReplicaState
 from lapse.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from lapse.wire.schema.list_groups import ListGroupsRequest, ListGroupsResponse
+from lapse.wire.schema.list_offsets import (
+    EARLIEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from lapse.wire.schema.metadata import (
     METADATA,
     MetadataRequest,
@@ -250,6 +257,30 @@ async def test_a_replica_needs_more_than_to_read(node: Node, alice: BrokerConnec
     )
     answer = await alice.request(replica, FetchResponse, version=BY_NAME)
     assert answer.responses[0].partitions[0].error_code == TOPIC
+
+
+@pytest.mark.parametrize("version", [BY_NAME, 13, 17])
+async def test_a_replica_needs_no_right_of_topics(
+    node: Node, alice: BrokerConnection, version: int
+) -> None:
+    """What it does at a leader: it fetches, in a session too, and asks where the log starts."""
+    await create(node, "t")
+    await set_acls(node, [allow(O.CLUSTER_ACTION, R.CLUSTER, CLUSTER_NAME)])
+    (topic,) = fetch_request("t", (0, 0)).topics
+    topic = replace(topic, topic_id=node.services.topics.image.topics["t"].topic_id)
+    who = {"replica_id": 1} if version < 15 else {"replica_state": ReplicaState(replica_id=1)}
+    for asked in ({"session_epoch": -1}, {"session_epoch": 0}):
+        request = FetchRequest(
+            max_wait_ms=0, min_bytes=1, max_bytes=1, topics=(topic,), **asked, **who
+        )
+        answer = await alice.request(request, FetchResponse, version=version)
+        assert answer.responses[0].partitions[0].error_code == 0
+    for replica_id, code in ((1, 0), (-1, TOPIC)):
+        start = ListOffsetsPartition(partition_index=0, timestamp=EARLIEST_TIMESTAMP)
+        of_topic = ListOffsetsTopic(name="t", partitions=(start,))
+        asked_start = ListOffsetsRequest(replica_id=replica_id, topics=(of_topic,))
+        found = await alice.request(asked_start, ListOffsetsResponse)
+        assert found.topics[0].partitions[0].error_code == code
 
 
 @pytest.mark.parametrize(
