@@ -20,14 +20,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.api.create_topics import PARTITIONS_MAX, check_brokers
 from lapse.broker.logs.topics import require_more
 from lapse.broker.request.authorize import TOPIC_REFUSED, Items, each, message_of, of_topic
 from lapse.broker.request.context import Services, Session
-from lapse.broker.request.endpoint import Endpoint, always
-from lapse.broker.request.throttle import charge_mutations
+from lapse.broker.request.endpoint import Endpoint, Mutations, always
+from lapse.broker.request.throttle import charge_mutations, within_quota
 from lapse.metadata.image import INTERNAL_TOPICS, Topic
 from lapse.security.acls import Operation
 from lapse.wire.schema.create_partitions import (
@@ -50,7 +51,7 @@ async def handle(
     for name, requested in {topic.name: topic for topic in request.topics}.items():
         try:
             if times[name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
+                raise _named_twice(name)
             added = validate(
                 requested, services.topics.image.topics.get(name), services.topics.members.able
             )
@@ -60,10 +61,33 @@ async def handle(
                 await services.topics.add_partitions(name, requested.count, chosen)
             answers.append(CreatePartitionsTopicResult(name=name, error_code=ErrorCode.NONE))
         except KafkaError as e:
-            answers.append(
-                CreatePartitionsTopicResult(name=name, error_code=e.code, error_message=str(e))
-            )
+            answers.append(_refused(name, e))
     return CreatePartitionsResponse(results=tuple(answers))
+
+
+def _charge(
+    services: Services, session: Session, version: int, request: CreatePartitionsRequest
+) -> tuple[CreatePartitionsRequest | None, tuple[CreatePartitionsTopicResult, ...]]:
+    times = Counter(topic.name for topic in request.topics)
+    topics, able = services.topics.image.topics, services.topics.members.able
+
+    def partitions(topic: CreatePartitionsTopic) -> int:
+        if times[topic.name] > 1:
+            raise _named_twice(topic.name)
+        return validate(topic, topics.get(topic.name), able)
+
+    strict = version >= STRICT_FROM
+    fine, refused = within_quota(services, session, request.topics, partitions, strict=strict)
+    results = tuple(_refused(topic.name, e) for topic, e in refused)
+    return (replace(request, topics=fine) if fine or not refused else None), results
+
+
+def _named_twice(name: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
+
+
+def _refused(name: str, error: KafkaError) -> CreatePartitionsTopicResult:
+    return CreatePartitionsTopicResult(name=name, error_code=error.code, error_message=str(error))
 
 
 def validate(requested: CreatePartitionsTopic, topic: Topic | None, able: Sequence[int]) -> int:
@@ -118,4 +142,5 @@ API = Endpoint(
         )
     ),
     by_controller=always,
+    mutations=Mutations("results", _charge),
 )

@@ -38,8 +38,8 @@ from lapse.broker.request.authorize import (
     message_of,
 )
 from lapse.broker.request.context import Services, Session
-from lapse.broker.request.endpoint import Endpoint, always
-from lapse.broker.request.throttle import charge_mutations
+from lapse.broker.request.endpoint import Endpoint, Mutations, always
+from lapse.broker.request.throttle import charge_mutations, within_quota
 from lapse.metadata.image import METADATA_LOG, Topic
 from lapse.metadata.settings import BrokerSettings, describe_topic
 from lapse.security.acls import Operation
@@ -67,14 +67,38 @@ async def handle(
     for name, requested in {topic.name: topic for topic in request.topics}.items():
         try:
             if times[name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
+                raise _named_twice(name)
             new = validate(requested, services.topics, services.config)
             charge_mutations(services, session, new.partitions, strict=version >= STRICT_FROM)
             topic = None if request.validate_only else await services.topics.create(new)
             answers.append(_created(new, topic, services.topics.settings))
         except KafkaError as e:
-            answers.append(CreatableTopicResult(name=name, error_code=e.code, error_message=str(e)))
+            answers.append(_refused(name, e))
     return CreateTopicsResponse(topics=tuple(answers))
+
+
+def _charge(
+    services: Services, session: Session, version: int, request: CreateTopicsRequest
+) -> tuple[CreateTopicsRequest | None, tuple[CreatableTopicResult, ...]]:
+    times = Counter(topic.name for topic in request.topics)
+
+    def partitions(topic: CreatableTopic) -> int:
+        if times[topic.name] > 1:
+            raise _named_twice(topic.name)
+        return validate(topic, services.topics, services.config).partitions
+
+    strict = version >= STRICT_FROM
+    fine, refused = within_quota(services, session, request.topics, partitions, strict=strict)
+    results = tuple(_refused(topic.name, e) for topic, e in refused)
+    return (replace(request, topics=fine) if fine or not refused else None), results
+
+
+def _named_twice(name: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
+
+
+def _refused(name: str, error: KafkaError) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=error.code, error_message=str(error))
 
 
 def validate(requested: CreatableTopic, topics: Topics, config: BrokerConfig) -> NewTopic:
@@ -237,4 +261,5 @@ API = Endpoint(
     handle,
     _authorize,
     by_controller=always,
+    mutations=Mutations("topics", _charge),
 )

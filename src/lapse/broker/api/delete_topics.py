@@ -19,8 +19,8 @@ from typing import Any
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.request.authorize import TOPIC_REFUSED, Caller, Handle, message_of
 from lapse.broker.request.context import Services, Session
-from lapse.broker.request.endpoint import Endpoint, always
-from lapse.broker.request.throttle import charge_mutations
+from lapse.broker.request.endpoint import Endpoint, Mutations, always
+from lapse.broker.request.throttle import charge_mutations, within_quota
 from lapse.metadata.image import Image, Topic
 from lapse.security.acls import Operation
 from lapse.wire.declaration import ZERO_UUID
@@ -39,8 +39,7 @@ async def handle(
     services: Services, session: Session, version: int, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
     """Delete every topic that passes the checks."""
-    states = request.topics or tuple(DeleteTopicState(name=name) for name in request.topic_names)
-    times = Counter(states)
+    times = Counter(_states(request))
     answers = []
     for state in times:
         try:
@@ -49,14 +48,7 @@ async def handle(
             await services.topics.delete(topic)
             services.counters.topics.pop(topic.name, None)
         except KafkaError as e:
-            answers.append(
-                DeletableTopicResult(
-                    name=state.name,
-                    topic_id=state.topic_id,
-                    error_code=e.code,
-                    error_message=str(e),
-                )
-            )
+            answers.append(_failed(state, e))
         else:
             answers.append(
                 DeletableTopicResult(
@@ -64,6 +56,40 @@ async def handle(
                 )
             )
     return DeleteTopicsResponse(responses=tuple(answers))
+
+
+def _charge(
+    services: Services, session: Session, version: int, request: DeleteTopicsRequest
+) -> tuple[DeleteTopicsRequest | None, tuple[DeletableTopicResult, ...]]:
+    states, image = _states(request), services.topics.image
+    times = Counter(states)
+
+    def partitions(state: DeleteTopicState) -> int:
+        return _find(image, state, times[state]).partitions
+
+    strict = version >= STRICT_FROM
+    fine, refused = within_quota(services, session, states, partitions, strict=strict)
+    results = tuple(_failed(state, e) for state, e in refused)
+    return (_only(request, fine) if fine or not refused else None), results
+
+
+def _states(request: DeleteTopicsRequest) -> tuple[DeleteTopicState, ...]:
+    return request.topics or tuple(DeleteTopicState(name=name) for name in request.topic_names)
+
+
+def _only(
+    request: DeleteTopicsRequest, states: tuple[DeleteTopicState, ...]
+) -> DeleteTopicsRequest:
+    """The request for these of its topics, as its version can say it."""
+    if request.topics:
+        return replace(request, topics=states)
+    return replace(request, topic_names=tuple(s.name for s in states if s.name is not None))
+
+
+def _failed(state: DeleteTopicState, error: KafkaError) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=state.name, topic_id=state.topic_id, error_code=error.code, error_message=str(error)
+    )
 
 
 def _find(image: Image, state: DeleteTopicState, times: int) -> Topic:
@@ -96,11 +122,10 @@ async def _authorize(
         known = ids.get(state.topic_id)
         return known is None or caller.may_topic(Operation.DELETE, known.name)
 
-    by_name = tuple(DeleteTopicState(name=name) for name in request.topic_names)
-    fine, others = caller.split_by_permission(request.topics or by_name, may)
+    fine, others = caller.split_by_permission(_states(request), may)
     if not others:
         return await handle(request)
-    answer = await handle(replace(request, topics=fine, topic_names=()))
+    answer = await handle(_only(request, fine))
     refused = tuple(
         DeletableTopicResult(
             name=state.name,
@@ -120,4 +145,5 @@ API = Endpoint(
     handle,
     _authorize,
     by_controller=always,
+    mutations=Mutations("responses", _charge),
 )

@@ -60,6 +60,7 @@ class Session:
         muted_ms: how long its client is to wait before the next request is handled (KIP-219).
         throttled_until_ms: until when its client's changes of topics are over their quota, by the
             monotonic clock.
+        has_paid: whether its client was charged for the topics that the current request changes.
         ends: why its connection ends after the answer; empty while it goes on.
         lost: whether the client is gone and reads no more responses.
         watch: what the connection's current request waits for, if it does.
@@ -76,6 +77,7 @@ class Session:
     ends: str = ""
     muted_ms: int = 0
     throttled_until_ms: int = 0
+    has_paid: bool = False
     lost: bool = False
     watch: Watch | None = None
     client_id: str = ""

@@ -12,15 +12,16 @@ A request's time is what the event loop spent on it; what it waited for, the dis
 in it.
 
 Partitions created or deleted are noted as that is done (`charge_mutations`): beyond the quota newer
-clients are refused topic by topic, older ones wait afterwards (KIP-599).
+clients are refused topic by topic, older ones wait afterwards (KIP-599). What another broker is to
+do is noted by the one that is asked (`request.forward`).
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from lapse.base.clock import Clock, monotonic_ms
 from lapse.base.errors import ErrorCode, KafkaError
@@ -32,6 +33,8 @@ from lapse.broker.request.context import Services, Session
 from lapse.security.acls import CLUSTER_NAME, Operation, ResourceType
 from lapse.wire.schema.fetch import FETCH, FetchRequest, FetchResponse
 from lapse.wire.schema.produce import PRODUCE
+
+T = TypeVar("T")
 
 _PERCENT = 100
 
@@ -166,10 +169,12 @@ async def wait_out(services: Services, session: Session) -> None:
 def charge_mutations(
     services: Services, session: Session, partitions: int, *, strict: bool
 ) -> None:
-    """Note partitions that are about to be created or deleted.
+    """Note partitions that are about to be created or deleted; not what a broker hands on.
 
     Raises THROTTLING_QUOTA_EXCEEDED, where clients know it (`strict`), if they may not be.
     """
+    if session.has_paid or (is_broker(session.client_id) and may_as_broker(services, session)):
+        return
     user, client_id = _whose(session)
     waits_ms = services.quotas.mutate(user, client_id, partitions, strict=strict)
     if not waits_ms:
@@ -180,6 +185,34 @@ def charge_mutations(
             ErrorCode.THROTTLING_QUOTA_EXCEEDED,
             f"the quota controller_mutation_rate is used up: again in {waits_ms} ms",
         )
+
+
+def within_quota(
+    services: Services,
+    session: Session,
+    topics: Iterable[T],
+    partitions_of: Callable[[T], int],
+    *,
+    strict: bool,
+) -> tuple[tuple[T, ...], list[tuple[T, KafkaError]]]:
+    """The topics that a client may change now, which are noted, and the others with the reason.
+
+    `partitions_of` raises KafkaError for what cannot be done anyhow: it is free, and goes on.
+    """
+    fine: list[T] = []
+    refused: list[tuple[T, KafkaError]] = []
+    for topic in topics:
+        try:
+            partitions = partitions_of(topic)
+        except KafkaError:
+            fine.append(topic)
+            continue
+        try:
+            charge_mutations(services, session, partitions, strict=strict)
+            fine.append(topic)
+        except KafkaError as e:
+            refused.append((topic, e))
+    return tuple(fine), refused
 
 
 def _whose(session: Session) -> tuple[str, str]:
