@@ -341,12 +341,15 @@ async def _verify(
         services.transactions, services.partitions, request.transactional_id, sent, version
     )
     refused = _too_few_replicas(services, batches) if request.acks == ALL else {}
-    refused |= _internal(services, session, batches, verified)
-    return {**verified, **refused} if refused else verified
+    refused |= _internal(services, session, batches)
+    if not refused:
+        return verified
+    earlier = {tp: error for tp, error in verified.items() if isinstance(error, KafkaError)}
+    return {**verified, **refused, **earlier}
 
 
 def _internal(
-    services: Services, session: Session, batches: Batches, verified: Verified
+    services: Services, session: Session, batches: Batches
 ) -> dict[TopicPartition, KafkaError]:
     """Refuse internal topics to a client that may write topics; checked as late as in Kafka.
 
@@ -362,9 +365,7 @@ def _internal(
             f"{where}: topic {where.topic} is internal, only its coordinator may write to it",
         )
         for where in found
-        if where.topic in topics
-        and 0 <= where.partition < topics[where.topic].partitions
-        and not isinstance(verified.get(where), KafkaError)
+        if where.topic in topics and 0 <= where.partition < topics[where.topic].partitions
     }
 
 
@@ -375,18 +376,29 @@ def _writes_everywhere(services: Services, session: Session) -> bool:
 
 
 def _too_few_replicas(services: Services, batches: Batches) -> dict[TopicPartition, KafkaError]:
-    """Partitions whose `min.insync.replicas` requires more for acks=-1 than are in sync."""
+    """Partitions whose `min.insync.replicas` requires more for acks=-1 than are in sync.
+
+    Of those that are led here: a client would wait for replicas of one that is not.
+    """
     refused = {}
     for where, _ in batches:
         topic = services.topics.image.topics.get(where.topic)
         required = 1 if topic is None else topic.config.min_insync_replicas
         in_sync = services.replicas.in_sync(where) if required > 1 else 1
-        if required > in_sync:
+        if required > in_sync and _is_led(services.partitions, where):
             refused[where] = KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{where}: min.insync.replicas={required}, in sync: {in_sync}",
             )
     return refused
+
+
+def _is_led(partitions: Partitions, where: TopicPartition) -> bool:
+    try:
+        partitions.led(where)
+    except Exception:  # noqa: BLE001  (appending meets it again, and says what it is)
+        return False
+    return True
 
 
 def account(services: Services, result: AppendResult, now_ms: int) -> None:

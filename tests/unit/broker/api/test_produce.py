@@ -318,18 +318,6 @@ async def test_other_acks_are_refused(node: Node, connection: BrokerConnection) 
     assert node.services.partitions.get(T0).log_end_offset == 0
 
 
-async def test_more_replicas_than_there_are(node: Node, connection: BrokerConnection) -> None:
-    """`min.insync.replicas` applies to acks=-1, and to that topic alone."""
-    await create(node, "t", min_insync_replicas="2")
-    await create(node, "u")
-    (refused,) = await produce(connection, "t", (0, batch_of(b"a")), acks=-1)
-    assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert "min.insync.replicas=2" in (refused.error_message or "")
-    (taken,) = await produce(connection, "u", (0, batch_of(b"a")), acks=-1)
-    (one,) = await produce(connection, "t", (0, batch_of(b"b")), acks=1)
-    assert (taken.error_code, one.error_code, one.base_offset) == (0, 0, 0)
-
-
 async def send_without_ack(node: Node, topic: str) -> bytes:
     """Send Produce with acks=0, then Metadata; return the start of the first response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)

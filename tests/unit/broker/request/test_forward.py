@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lapse.base.clock import Clock
-from lapse.base.config import broker_config
 from lapse.base.errors import ErrorCode
-from lapse.base.fs import RealFs
 from lapse.broker.api.table import SERVED
 from lapse.broker.limits.quotas import CONTROLLER_MUTATION_RATE, USER
 from lapse.broker.logs.topics import NewTopic
 from lapse.broker.node import Node
 from lapse.broker.request.authorize import Caller
 from lapse.client.connection import ConnectionLost
-from lapse.log.env import LogEnv
 from lapse.security.acls import Operation, ResourceType
 from lapse.security.authorizer import RequestContext
 from lapse.testing.clock import ManualClock
-from lapse.testing.memory_tree import MemoryEnsemble
 from lapse.wire.schema.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -42,37 +36,16 @@ from lapse.wire.schema.delete_topics import (
 )
 from tests.support.broker.running import connect, running_node, until
 from tests.support.broker.secured import WITH_ACLS, allow, set_acls
+from tests.support.broker.two_nodes import two_nodes
 
 THROTTLED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 BURST = 11  # at one a second
 
 
-def node_of(path: Path, node_id: int, ensemble: MemoryEnsemble, clock: Clock) -> Node:
-    settings = {
-        "log.dirs": str(path / str(node_id)), "listeners": "PLAINTEXT://127.0.0.1:0",
-        "node.id": str(node_id), "lapse.http.port": "-1", "zookeeper.connect": "here:1",
-    }  # fmt: skip
-    return Node(
-        broker_config(settings), LogEnv(RealFs(), clock), connect=lambda *_: ensemble.connect()
-    )
-
-
 @pytest.fixture
 async def nodes(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
     """The controller, and another; users may create a partition a second."""
-    ensemble, clock = MemoryEnsemble(), ManualClock()
-    async with AsyncExitStack() as stack:
-        both = []
-        for node_id in (1, 2):
-            node = node_of(tmp_path, node_id, ensemble, clock)
-            stack.push_async_callback(node.stop)
-            await node.start()
-            both.append(node)
-        await until(lambda: all(len(n.services.topics.members.brokers) == 2 for n in both))
-        await until(lambda: all(n.services.topics.members.controller_id for n in both))
-        controller, other = sorted(
-            both, key=lambda n: n.services.topics.members.controller_id != n.services.config.node_id
-        )
+    async with two_nodes(tmp_path, ManualClock()) as (controller, other):
         await controller.services.quotas.alter(((USER, None),), {CONTROLLER_MUTATION_RATE: 1})
         await until(lambda: other.services.quotas.any)
         yield controller, other
