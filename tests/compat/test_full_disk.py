@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import time
 import urllib.error
@@ -10,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from lapse.testing.broker_process import BrokerProcess
 from tests.compat.conftest import create_topic
@@ -47,6 +49,38 @@ def until(true: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+def free(place: Path) -> int:
+    return shutil.disk_usage(place).free
+
+
+def fill(ballast: Path) -> None:
+    """Leave no byte free."""
+    with ballast.open("wb", buffering=0) as file:
+        while True:
+            try:
+                if file.write(bytes(1 << 12)) < 1 << 12:
+                    return
+            except OSError:
+                return
+
+
+def test_a_full_disk_is_emptied(small_disk: Path) -> None:
+    """By DeleteRecords, which notes durably what goes before it goes."""
+    quick = {"lapse.housekeeping.interval.ms": "100", "log.segment.delete.delay.ms": "0"}
+    with BrokerProcess(small_disk / "data", quick) as broker:
+        create_topic(broker, "t", "-c", "compression.type=producer", "-c", "segment.bytes=1048576")
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+        for _ in range(40):
+            producer.produce("t", bytes(100_000), partition=0)
+            assert producer.flush(SECONDS_MAX) == 0
+        fill(small_disk / "ballast")
+        assert free(small_disk) == 0
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        (future,) = admin.delete_records([TopicPartition("t", 0, 25)]).values()
+        assert future.result(SECONDS_MAX).low_watermark == 25
+        until(lambda: free(small_disk) > 1_500_000, "nothing was freed")
+
+
 def test_a_full_disk_is_seen(small_disk: Path) -> None:
     failed: list[KafkaError] = []
 
@@ -58,13 +92,7 @@ def test_a_full_disk_is_seen(small_disk: Path) -> None:
         create_topic(broker, "t", "-c", "compression.type=producer")
         assert page(broker, "/health") == (200, "serving\n")
         ballast = small_disk / "ballast"
-        with ballast.open("wb", buffering=0) as file:
-            while True:
-                try:
-                    if file.write(bytes(1 << 16)) < 1 << 16:
-                        break
-                except OSError:
-                    break
+        fill(ballast)
         ask = {"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 2000, "linger.ms": 0}
         producer = Producer(ask)
         for _ in range(20):

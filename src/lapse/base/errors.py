@@ -197,6 +197,14 @@ def is_lack(error: BaseException | None) -> bool:
     return of_system is not None and of_system.errno in LACKS
 
 
+def lacks_room(error: BaseException) -> bool:
+    """Whether a change was not made for want of something, so that it may be made otherwise.
+
+    Not where a sync said so: nobody knows then what is on the disk.
+    """
+    return is_lack(error) and not isinstance(error, SyncFailed)
+
+
 def unreadable(error: OSError, what: object = None) -> StorageError:
     """The system's refusal to let a file be read, in words; raise it `from error`.
 

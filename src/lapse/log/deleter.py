@@ -14,14 +14,14 @@ from dataclasses import replace
 from itertools import pairwise, takewhile
 from pathlib import Path
 
-from lapse.base.errors import ErrorCode, KafkaError, StorageError
+from lapse.base.errors import ErrorCode, KafkaError, StorageError, is_lack, lacks_room
 from lapse.base.times import after_ms
 from lapse.log import swap
 from lapse.log.append_times import append_times_path
 from lapse.log.appender import Appender
 from lapse.log.aside import kept_aside
 from lapse.log.core import LogCore
-from lapse.log.segment import SNAPSHOT, Segment, segment_path
+from lapse.log.segment import SEGMENT_SUFFIXES, SNAPSHOT, Segment, segment_path
 from lapse.log.start import KeptStart, start_path, taken_up, write_start
 from lapse.log.summary import summary_path
 
@@ -63,7 +63,8 @@ class Deleter:
     ) -> int:
         """Retention: remove leading segments; the log start moves up. Returns bytes removed.
 
-        The active segment may be among them: it is rolled first (T-24). A segment that ends
+        The active segment may be among them: it is rolled first (T-24); where a full disk has no
+        room for that, it stays till the others have made some. A segment that ends
         above `log_end_offset`, if given, was appended to since that was decided, and stays. So does
         all of a log whose files are not those of `generation` any more: a segment of these base
         offsets may be a round's now, with young records in it, or the first of a log that began
@@ -87,9 +88,7 @@ class Deleter:
             try:
                 for segment in gone:
                     base_offset = segment.base_offset
-                    self.unlink_later(
-                        swap.mark_deleted(self._log.env.fs, self._log.dir, base_offset)
-                    )
+                    self.unlink_later(self._marked(base_offset))
                     self._log.env.fs.unlink(segment_path(self._log.dir, base_offset, SNAPSHOT))
                     self._log.env.fs.unlink(summary_path(self._log.dir, base_offset))
                     self._log.env.fs.unlink(append_times_path(self._log.dir, base_offset))
@@ -101,7 +100,11 @@ class Deleter:
     def _to_delete(self, base_offsets: Collection[int], log_end: int | None) -> list[Segment]:
         unchanged = log_end is None or self._log.state.log_end_offset <= log_end
         if self._appender.active.base_offset in base_offsets and unchanged:
-            self._appender.roll(self._log.env.clock.now_ms())
+            try:
+                self._appender.roll(self._log.env.clock.now_ms())
+            except KafkaError as e:
+                if len(base_offsets) == 1 or not is_lack(e):
+                    raise
         gone = [
             s for s in self._log.state.segments if s.base_offset in base_offsets and not s.active
         ]
@@ -110,6 +113,22 @@ class Deleter:
         if list(self._log.state.segments[: len(gone)]) != gone:
             raise ValueError(f"{self._log.partition}: {sorted(base_offsets)} are not its first")
         return gone
+
+    def _marked(self, base_offset: int) -> list[Path]:
+        """Name a segment's files `.deleted`, to be unlinked later; returns their paths.
+
+        Where a full disk has no room for the longer names, they go at once.
+        """
+        fs, folder = self._log.env.fs, self._log.dir
+        try:
+            return swap.mark_deleted(fs, folder, base_offset)
+        except StorageError as e:
+            if not lacks_room(e):
+                raise
+        for path in [segment_path(folder, base_offset, suffix) for suffix in SEGMENT_SUFFIXES]:
+            fs.unlink(path)
+            fs.unlink(path.with_name(path.name + swap.DELETED))
+        return []
 
     # --- the log start (KIP-107) -----------------------------------------------------------------
 
@@ -133,7 +152,10 @@ class Deleter:
         return self._log.state.log_start_offset
 
     def advance_log_start(self, offset: int) -> None:
-        """The first half of `delete_records`: hidden, durably, but no segment goes."""
+        """The first half of `delete_records`: hidden, durably.
+
+        No segment goes, but on a full disk, where only that makes room to note the log start.
+        """
         with self.start_lock:
             with self._log.append_lock:
                 self._log.require_online()
@@ -148,7 +170,7 @@ class Deleter:
             if start > known:
                 kept = self.start.moved(start, self._log.env.clock.now_ms(), first_base)
             try:
-                self._keep_start(kept)
+                self._keep_moved(kept)
             except StorageError as e:
                 raise KafkaError(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"{self._log.partition}: {e}"
@@ -168,6 +190,27 @@ class Deleter:
                 f"[0, {high_watermark}], which ends at the high watermark",
             )
         return max(offset, self._log.state.log_start_offset)
+
+    def _keep_moved(self, kept: KeptStart) -> None:
+        """Keep a start that moves up; raises StorageError where the disk is full and stays so."""
+        try:
+            self._keep_start(kept)
+        except StorageError as e:
+            if not lacks_room(e):
+                raise
+            self._make_room(kept.offset)
+            self._keep_start(kept)
+
+    def _make_room(self, start: int) -> None:
+        """Have gone at once what a log that starts there needs no more, if only its manifest."""
+        with self._log.files_lock:
+            dead = self._below(start)
+            if dead:
+                self.delete_segments(dead)
+            waiting = list(self._deleted)
+            self._unlink(waiting)
+            if not waiting:
+                self._log.keeper.drop()
 
     def _keep_start(self, kept: KeptStart) -> None:
         folder = start_path(self._log.dir).parent
@@ -190,9 +233,8 @@ class Deleter:
         rolled (a full disk): the others are gone all the same.
         """
         with self._log.files_lock:  # or a round's commit would be between the look and the deed
-            segments, start = self._log.state.segments, self._log.state.log_start_offset
-            dead = takewhile(lambda pair: pair[1].base_offset <= start, pairwise(segments))
-            gone = [segment.base_offset for segment, _ in dead]
+            start = self._log.state.log_start_offset
+            gone = self._below(start)
             removed = self.delete_segments(gone) if gone else 0
             active = self._appender.active
             if (
@@ -202,6 +244,12 @@ class Deleter:
             ):
                 removed += self.delete_segments([active.base_offset], start)
             return removed
+
+    def _below(self, start: int) -> list[int]:
+        """Base offsets of the sealed segments that end there, or below."""
+        pairs = pairwise(self._log.state.segments)
+        dead = takewhile(lambda pair: pair[1].base_offset <= start, pairs)
+        return [segment.base_offset for segment, _ in dead]
 
     def trimmed_to(self, offset: int) -> None:
         """A round took what is below `offset` out of the files: moves up to there are served.
@@ -245,10 +293,13 @@ class Deleter:
                 for path, (since_ms, until_ms) in self._deleted.items()
                 if until_ms <= now_ms or since_ms > latest_ms
             ]
-            for path in due:
-                self._log.env.fs.unlink(path)
-                del self._deleted[path]
+            self._unlink(due)
             return len(due)
+
+    def _unlink(self, deleted: Sequence[Path]) -> None:
+        for path in deleted:
+            self._log.env.fs.unlink(path)
+            del self._deleted[path]
 
     def sweep_aside(self, now_ms: int) -> None:
         """Unlink what was kept aside for long enough. Raises StorageError."""

@@ -36,6 +36,7 @@ from lapse.base.errors import (
     LapseError,
     MissingData,
     StorageError,
+    lacks_room,
 )
 from lapse.base.fs import AppendFile, storage_errors
 from lapse.base.ids import TopicPartition, format_topic_id
@@ -47,14 +48,12 @@ from lapse.log.folders import DELETED, NAME_BYTES_MAX, folder_name, is_bare, lis
 from lapse.log.holes import lost
 from lapse.log.incomplete import refuse_incomplete
 from lapse.log.lock import disown, own
-from lapse.log.manifest import manifest_path
+from lapse.log.manifest import sync_manifests
 from lapse.log.others import read_others
 from lapse.log.partition_log import PartitionLog
 from lapse.log.roster import Expected, FileStamp, Roster, read_roster, write_roster
 from lapse.log.segment import LOG
 from lapse.log.swap import SWAP
-
-# A full disk can be read from and emptied, and the other errors are of our process, not of a disk.
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +81,7 @@ class LogDirectory:
         self._checkpointing = threading.Lock()
         self._doomed: dict[Path, tuple[int, int]] = {}  # since when, until when
         self._new: set[TopicPartition] = set()
+        self._unwritten: set[str] = set()  # checkpoints that may tell of a log that is gone
         epoch = checkpoints.read_clean_shutdown(path)
         self.was_clean, self.is_doubted = epoch is not None, False
         self._broker_epoch = -1 if epoch is None else epoch
@@ -232,7 +232,8 @@ class LogDirectory:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition} is too long a name")
         if not self.holds(partition):
             with self._checkpointing:  # of an earlier topic with this name, or a move that failed
-                self._write_each(self._drop_checkpoints(partition))
+                self._write_each(self._drop_checkpoints(partition) | self._unwritten)
+                self._unwritten.clear()
             self._new.add(partition)
             self._env.fs.make_dir(partition_dir)
             if topic_id is not None:
@@ -277,7 +278,7 @@ class LogDirectory:
         """Strike a partition from the roster: durable when this returns. Raises StorageError."""
         with self._checkpointing:
             if self._expected.pop(partition, None) is not None:
-                self._write_roster()
+                self._write_roster(may_tear=not self.wanted_anew())  # a full disk is emptied so
 
     def remember(self) -> None:
         """Write the open partitions to the roster. Raises StorageError."""
@@ -302,11 +303,12 @@ class LogDirectory:
         )
 
     def _write_roster(
-        self, *, clean: bool | None = False, points_next: FileStamp | None = None
-    ) -> None:
+        self, *, clean: bool | None = False, points_next: FileStamp | None = None,
+        may_tear: bool = False,
+    ) -> None:  # fmt: skip
         points = FileStamp.of(self.path / checkpoints.RECOVERY_POINT)
         roster = Roster(self.era, clean, points, points_next, dict(self._expected))
-        write_roster(self._env.fs, self.path, roster)
+        write_roster(self._env.fs, self.path, roster, may_tear=may_tear)
 
     def delete_log(self, partition: TopicPartition, *, delay_ms: int | None = None) -> None:
         """Close a log and rename its directory away, for `sweep_deleted` to remove.
@@ -351,10 +353,18 @@ class LogDirectory:
             now_ms = self._env.clock.now_ms()
             self._doomed[target] = now_ms, after_ms(now_ms, delay_ms)
         self.forget(partition)
-        with self._checkpointing:  # a topic of this name is another one, of which nothing is clean
-            self._write_each(self._drop_checkpoints(partition) & {checkpoints.CLEANER})
         self._new.discard(partition)
-        self.checkpoint()
+        dropped: set[str] = set()
+        try:
+            with self._checkpointing:  # a topic of this name is another one: nothing is clean of it
+                dropped = self._drop_checkpoints(partition)
+                self._write_each(dropped & {checkpoints.CLEANER})
+            self.checkpoint()
+        except StorageError as e:
+            if not lacks_room(e):
+                raise
+            self._unwritten |= dropped
+            _log.warning("%s is gone; the checkpoints still tell of it: %s", source, e)
 
     def let_go(self, partition: TopicPartition, delay_ms: int) -> None:
         """Put the folder of a log away that another directory has taken in. Durable."""
@@ -375,7 +385,7 @@ class LogDirectory:
                 before = known.pop(log.partition, None)  # of a move that failed, or another topic
                 if offset is not None:
                     known[log.partition] = offset
-                if offset is not None or before is not None:
+                if offset is not None or before is not None or name in self._unwritten:
                     self._write(name, known)
             self._recovery_points[log.partition] = log.recovery_point
             self._write_recovery_points()
@@ -566,7 +576,7 @@ class LogDirectory:
                 except LapseError as e:
                     failed.append(e)
             if clean:
-                self._sync_manifests()
+                sync_manifests(self._env.fs, (log.dir for log in self.logs.values()))
                 self.checkpoint()
                 if not failed and self._all_trusted():
                     with self._checkpointing:
@@ -581,12 +591,6 @@ class LogDirectory:
             disown(self._real, self._lock)
         if failed:
             raise failed[0]
-
-    def _sync_manifests(self) -> None:
-        paths = [manifest_path(log.dir) for log in self.logs.values()]
-        there = [path for path in paths if path.exists()]
-        if there:
-            self._env.fs.sync_all([*there, *(path.parent for path in there)])
 
     def _all_trusted(self) -> bool:
         if self.is_doubted or any(log.offline_reason is not None for log in self.logs.values()):

@@ -7,7 +7,8 @@ the manifest with the files found.
 One rule makes false alarms impossible, at any crash: *the manifest in force lists only what
 cannot go by itself*. So a segment is listed after it was synced, and struck, durably, before its
 file goes or changes. What is there and not listed says nothing: it was rolled since, or its removal
-was cut short. A manifest that a power cut tore is as good as none.
+was cut short. A manifest that a power cut tore is as good as none. On a full disk all of it goes
+where something is to be struck: a new one would need room, which only removals can make.
 
 It counts only while no other owner has changed the directory since (`roster`): each manifest has
 the `era` in which it was written.
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -27,7 +28,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from lapse.base.decoding import from_json
-from lapse.base.errors import NOT_JSON, CorruptData, StorageError, unreadable
+from lapse.base.errors import NOT_JSON, CorruptData, StorageError, lacks_room, unreadable
 from lapse.base.fs import Fs
 from lapse.base.ids import format_topic_id
 from lapse.log.checkpoints import read_topic_id
@@ -136,6 +137,13 @@ def topic_id_of(partition_dir: Path) -> str:
     return "" if found is None else format_topic_id(found)
 
 
+def sync_manifests(fs: Fs, partition_dirs: Iterable[Path]) -> None:
+    """Have the manifests there are on the disk. Raises StorageError."""
+    there = [path for path in map(manifest_path, partition_dirs) if path.exists()]
+    if there:
+        fs.sync_all([*there, *(path.parent for path in there)])
+
+
 class ManifestKeeper:
     """The manifest of one log, kept so that it never says too much.
 
@@ -188,7 +196,28 @@ class ManifestKeeper:
         self._end_offset = self._end_offset if end_offset is None else end_offset
         is_durable = foreseen or self._is_durable
         if not is_durable or any(base in self._listed for base in bases):
-            self._write(self._without(bases), self._end_offset, sync=True)
+            try:
+                self._write(self._without(bases), self._end_offset, sync=True)
+            except StorageError as e:
+                if not lacks_room(e):
+                    raise
+                _log.warning("what should be there is not known till there is room: %s", e)
+                self.drop()
+
+    def drop(self) -> None:
+        """List nothing, which takes no room and gives some back. Durable when this returns.
+
+        The next sync lists anew what is there. Raises StorageError.
+        """
+        if self.era == NO_ERA:
+            return
+        path = manifest_path(self._dir)
+        self._in_force, self._is_durable, self._listed = None, False, {}
+        self._fs.unlink(path.with_name(path.name + _TEMPORARY))
+        self._fs.unlink(path)
+        if path.parent.is_dir():  # not where there was no room for it either
+            self._fs.fsync_dir(path.parent)
+        self._is_durable = True
 
     def foresee(self, bases: Collection[int]) -> None:
         """As `strike`, but the caller syncs `manifest_path` and its folder."""

@@ -7,18 +7,21 @@ no crash makes a false alarm.
 It also shows whether the directory is as its last owner left it. Kafka, or a Lapse that ignores
 this file, writes other recovery points and removes the clean-shutdown marker or leaves one. Then
 that owner may have removed any file that is missing, a new *era* begins, and no manifest of an
-earlier era counts. In doubt a new era begins. Our process notes in this file what it is about to
+earlier era counts. In doubt a new era begins: also where a full disk had no room for the file, and
+a power cut tore it. Our process notes in this file what it is about to
 change there, so that a process that is killed is not taken for another owner.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from lapse.base.errors import StorageError, lacks_room
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
 from lapse.log.checkpoints import RECOVERY_POINT
@@ -26,6 +29,8 @@ from lapse.log.manifest import Versioned, checked, read_checked
 
 ROSTER = ".lapse-partitions"
 _VERSION = 1
+
+_log = logging.getLogger(__name__)
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -99,10 +104,31 @@ def read_roster(log_dir: Path) -> Roster | None:
     return Roster(file.era, file.clean, file.points, file.points_next, partitions)
 
 
-def write_roster(fs: Fs, log_dir: Path, roster: Roster) -> None:
-    """Write it, durably. Raises StorageError."""
+def write_roster(fs: Fs, log_dir: Path, roster: Roster, *, may_tear: bool = False) -> None:
+    """Write it, durably. Raises StorageError.
+
+    `may_tear`: where a disk is full it is written in place, or goes. A crash meanwhile leaves none.
+    """
     partitions = {
         str(partition): expected for partition, expected in sorted(roster.partitions.items())
     }
     file = _File(_VERSION, roster.era, roster.clean, roster.points, partitions, roster.points_next)
-    fs.replace_file(log_dir / ROSTER, checked(msgspec.json.encode(file)))
+    path, data = log_dir / ROSTER, checked(msgspec.json.encode(file))
+    try:
+        fs.replace_file(path, data)
+    except StorageError as e:
+        if not may_tear or not lacks_room(e):
+            raise
+        _write_in_place(fs, path, data)
+
+
+def _write_in_place(fs: Fs, path: Path, data: bytes) -> None:
+    try:
+        fs.write_file(path, data)
+        fs.fsync_file(path)
+    except StorageError as e:
+        if not lacks_room(e):
+            raise
+        _log.warning("which partitions should be there is not known till there is room: %s", e)
+        fs.unlink(path)
+        fs.fsync_dir(path.parent)

@@ -85,6 +85,15 @@ class FullFs(RealFs):
         super().write_file(path, data)
 
 
+class FullTillUnlinked(FullFs):
+    """As a full disk is: a file with anything in it that goes makes room."""
+
+    def unlink(self, path: Path) -> None:
+        gives_room = path.exists() and path.stat().st_size > 0
+        super().unlink(path)
+        self.is_full = self.is_full and not gives_room
+
+
 class _FailingFile:
     def __init__(self, file: AppendFile, fs: FailingFs | FullFs) -> None:
         self.path = file.path

@@ -18,6 +18,7 @@ from lapse.log.facts import BadRange, StartMove
 from lapse.log.partition_log import PartitionLog
 from lapse.log.start import start_path
 from lapse.testing.clock import ManualClock
+from tests.support.broker.failing import FullFs, FullTillUnlinked
 from tests.support.log.logs import (
     NOW,
     TP,
@@ -237,6 +238,64 @@ def test_l11_a_disk_too_full_to_roll_keeps_no_other_segment(tmp_path: Path) -> N
     found = again(log)
     found.delete_below_log_start()
     assert bases(found) == [21]
+
+
+def noted(path: Path, fs: RealFs) -> PartitionLog:
+    """Three segments, [0, 6), [6, 12) and [12, 18), that a manifest lists."""
+    filled(path).close(clean=False)
+    log = open_log(path, fs=fs, era="era")
+    log.flush()
+    return log
+
+
+def test_retention_empties_a_full_disk(tmp_path: Path) -> None:
+    """The active segment, which has no room to be rolled, goes once the others have made some."""
+    fs = FullFs()
+    log = noted(tmp_path, fs)
+    fs.is_full = True
+    assert log.delete_segments([0, 6, 12]) > 0
+    assert (bases(log), log.log_start_offset, log.offline_reason) == ([12], 12, None)
+    assert refusal(lambda: log.delete_segments([12])) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert open_log(tmp_path, era="era").log_start_offset == 12  # nothing is missed
+    fs.is_full = False
+    assert log.delete_segments([12]) > 0
+    assert bases(log) == [18]
+
+
+def test_segments_go_at_once_where_a_full_disk_has_no_room_for_longer_names(tmp_path: Path) -> None:
+    class NoNames(FullFs):
+        def rename(self, source: Path, target: Path) -> None:
+            self.check(source, "renaming")
+            super().rename(source, target)
+
+    fs = NoNames()
+    log = noted(tmp_path, fs)
+    fs.is_full = True
+    assert log.delete_segments([0, 6]) > 0
+    assert (bases(log), log.offline_reason) == ([12], None)
+    assert not [path for base in (0, 6) for path in tmp_path.glob(f"{base:020d}*")]
+
+
+@pytest.mark.parametrize(("offset", "left"), [(14, [12]), (2, [0, 6, 12]), (-1, [18])])
+def test_l11_deleted_records_make_room_for_their_own_note(
+    tmp_path: Path, offset: int, left: list[int]
+) -> None:
+    fs = FullTillUnlinked()
+    log = noted(tmp_path, fs)
+    fs.is_full = True
+    start = log.delete_records(offset)
+    assert (start, bases(log)) == (18 if offset < 0 else offset, left)
+    found = open_log(tmp_path, era="era")
+    assert (found.log_start_offset, found.log_end_offset) == (start, 18)
+
+
+def test_l11_nothing_is_answered_that_a_full_disk_did_not_keep(tmp_path: Path) -> None:
+    fs = FullFs()
+    log = noted(tmp_path, fs)
+    fs.is_full = True
+    assert refusal(lambda: log.delete_records(14)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (log.log_start_offset, bases(log), log.offline_reason) == (12, [12], None)
+    assert not list(tmp_path.glob("*.deleted"))  # which would have kept its room
 
 
 def test_d8_no_crash_brings_deleted_records_back(tmp_path: Path) -> None:

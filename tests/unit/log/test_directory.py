@@ -22,8 +22,9 @@ from lapse.base.errors import (
     MissingData,
     StorageError,
 )
-from lapse.base.fs import RealFs
+from lapse.base.fs import Buffer, RealFs
 from lapse.base.ids import TopicPartition
+from lapse.base.secret import Secret
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
 from lapse.log.disk_failed import disk_failed
@@ -31,8 +32,10 @@ from lapse.log.env import LogEnv
 from lapse.log.incomplete import INCOMPLETE
 from lapse.log.lock import lock_holder
 from lapse.log.manifest import manifest_path
+from lapse.log.roster import ROSTER, read_roster
 from lapse.metadata.tree import Unreachable
 from lapse.testing.clock import ManualClock
+from tests.support.broker.failing import FullFs
 from tests.support.log.logs import NOW, TP, append, batch, batches_of, config, env
 
 KEPT = (
@@ -420,6 +423,56 @@ def test_a_topic_made_anew_has_nothing_that_is_clean(tmp_path: Path) -> None:
     again = LogDirectory.open(tmp_path, env())
     assert again.open_log(TP, config()).cleaner_checkpoint is None
     again.close()
+
+
+class FullButInPlace(FullFs):
+    """What is there may be written anew, if it gets no longer."""
+
+    def write_file(self, path: Path, data: Buffer | Secret) -> None:
+        if not self.is_full or not path.exists() or path.stat().st_size < len(data):
+            self.check(path, "writing")
+        RealFs.write_file(self, path, data)
+
+
+@pytest.mark.parametrize("kind", [FullFs, FullButInPlace])
+def test_a_topic_is_deleted_on_a_full_disk(tmp_path: Path, kind: type[FullFs]) -> None:
+    fs = kind()
+    directory = LogDirectory.open(tmp_path, env(fs))
+    append(directory.create_log(TP, config(file_delete_delay_ms=0)), batch())
+    other = directory.create_log(TopicPartition("other", 0), config())
+    directory.checkpoint()
+    directory.set_cleaner_offsets({TP: 3})
+    fs.is_full = True
+    directory.delete_log(TP)
+    assert directory.sweep_deleted(NOW) == 1
+    roster = read_roster(tmp_path)
+    left = {other.partition} if kind is FullButInPlace else set()
+    assert (set() if roster is None else set(roster.partitions)) == left
+    fs.is_full = False
+    append(directory.create_log(TP, config()), batch())  # before anything else is written
+    assert [checkpoints.read_offsets(tmp_path / n).get(TP) for n in KEPT] == [None] * len(KEPT)
+    directory.checkpoint()
+    assert (tmp_path / ROSTER).exists()
+    directory.close(clean=False)
+    again = LogDirectory.open(tmp_path, env())  # no topic is missed, and the new one is dirty
+    assert again.open_log(TP, config()).cleaner_checkpoint is None
+    assert again.era == directory.era
+    again.close()
+
+
+def test_what_is_wanted_from_others_is_not_forgotten_for_want_of_room(tmp_path: Path) -> None:
+    fs = FullFs()
+    directory = LogDirectory.open(tmp_path, env(fs))
+    directory.create_log(TP, config())
+    directory.remember()
+    directory.want_anew(TopicPartition("other", 0))
+    fs.is_full = True
+    with pytest.raises(StorageError):
+        directory.forget(TP)
+    found = read_roster(tmp_path)
+    assert found is not None
+    assert found.partitions[TopicPartition("other", 0)].fetch_anew
+    directory.close(clean=False)
 
 
 def test_a_new_partition_is_without_what_the_files_say_of_another(tmp_path: Path) -> None:
