@@ -11,16 +11,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise, takewhile
 from pathlib import Path
 
 from lapse.base.errors import ErrorCode, KafkaError, StorageError, is_lack, lacks_room
-from lapse.base.times import after_ms
 from lapse.log import swap
 from lapse.log.append_times import append_times_path
 from lapse.log.appender import Appender
-from lapse.log.aside import kept_aside
+from lapse.log.aside import Aside, kept_aside
 from lapse.log.core import LogCore
+from lapse.log.removal import Doomed, remove_each
 from lapse.log.segment import SEGMENT_SUFFIXES, SNAPSHOT, Segment, segment_path
 from lapse.log.start import KeptStart, start_path, taken_up, write_start
 from lapse.log.summary import summary_path
@@ -43,7 +44,7 @@ class Deleter:
         self._appender = appender
         self.start_lock = threading.Lock()
         self._has_start_folder = False
-        self._deleted: dict[Path, tuple[int, int]] = {}  # since when, until when
+        self._deleted = Doomed(log.env.clock_jump_max_ms, log.env.fs.unlink)
         self.aside = kept_aside(log.dir)
         state = log.state
         bases = [segment.base_offset for segment in state.segments]
@@ -207,9 +208,7 @@ class Deleter:
             dead = self._below(start)
             if dead:
                 self.delete_segments(dead)
-            waiting = list(self._deleted)
-            self._unlink(waiting)
-            if not waiting:
+            if not remove_each(self._deleted.all()):
                 self._log.keeper.drop()
 
     def _keep_start(self, kept: KeptStart) -> None:
@@ -277,36 +276,27 @@ class Deleter:
 
     def unlink_later(self, deleted: Sequence[Path]) -> None:
         """Unlink `.deleted` files after file.delete.delay.ms, in a sweep."""
-        now_ms = self._log.env.clock.now_ms()
-        waits = now_ms, after_ms(now_ms, self._log.config.file_delete_delay_ms)
-        self._deleted.update(dict.fromkeys(deleted, waits))
+        delay_ms = self._log.config.file_delete_delay_ms
+        self._deleted.add(deleted, self._log.env.clock.now_ms(), delay_ms)
 
     def sweep_deleted(self, now_ms: int) -> int:
         """Unlink `.deleted` files whose delay is over; returns how many.
 
         One that begins far in the future (the clock was wrong, and is right again) is over, too.
+        Raises StorageError after all were tried.
         """
         with self._log.files_lock:
-            latest_ms = after_ms(now_ms, self._log.env.clock_jump_max_ms)
-            due = [
-                path
-                for path, (since_ms, until_ms) in self._deleted.items()
-                if until_ms <= now_ms or since_ms > latest_ms
-            ]
-            self._unlink(due)
-            return len(due)
-
-    def _unlink(self, deleted: Sequence[Path]) -> None:
-        for path in deleted:
-            self._log.env.fs.unlink(path)
-            del self._deleted[path]
+            return remove_each(self._deleted.due(now_ms))
 
     def sweep_aside(self, now_ms: int) -> None:
         """Unlink what was kept aside for long enough. Raises StorageError."""
         if not self.aside:
             return
         with self._log.files_lock:
-            for one in self.aside:
-                if one.until_ms <= now_ms:
-                    self._log.env.fs.unlink(one.path)
-            self.aside = tuple(one for one in self.aside if one.until_ms > now_ms)
+            due = [one for one in self.aside if one.until_ms <= now_ms]
+            remove_each(partial(self._unlink_aside, one) for one in due)
+
+    def _unlink_aside(self, one: Aside) -> int:
+        self._log.env.fs.unlink(one.path)
+        self.aside = tuple(other for other in self.aside if other is not one)
+        return 1

@@ -24,6 +24,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -40,7 +41,6 @@ from lapse.base.errors import (
 )
 from lapse.base.fs import AppendFile, storage_errors
 from lapse.base.ids import TopicPartition, format_topic_id
-from lapse.base.times import after_ms
 from lapse.log import checkpoints, folders
 from lapse.log.env import LogEnv
 from lapse.log.epochs import NO_EPOCH
@@ -51,6 +51,7 @@ from lapse.log.lock import disown, own
 from lapse.log.manifest import sync_manifests
 from lapse.log.others import read_others
 from lapse.log.partition_log import PartitionLog
+from lapse.log.removal import Doomed, remove_each, remove_partition
 from lapse.log.roster import Expected, FileStamp, Roster, read_roster, write_roster
 from lapse.log.segment import LOG
 from lapse.log.swap import SWAP
@@ -79,7 +80,7 @@ class LogDirectory:
         self._env = env
         self._lock = lock
         self._checkpointing = threading.Lock()
-        self._doomed: dict[Path, tuple[int, int]] = {}  # since when, until when
+        self._doomed = Doomed(env.clock_jump_max_ms, partial(remove_partition, env.fs))
         self._new: set[TopicPartition] = set()
         self._unwritten: set[str] = set()  # checkpoints that may tell of a log that is gone
         epoch = checkpoints.read_clean_shutdown(path)
@@ -136,7 +137,7 @@ class LogDirectory:
             self._env.fs.unlink(self.path / checkpoints.CLEAN_SHUTDOWN)
             self._env.fs.fsync_dir(self.path)
         self._write_roster()
-        self._doomed = dict.fromkeys(folders.list_doomed(self.path), (0, 0))
+        self._doomed.add(folders.list_doomed(self.path), 0, 0)
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint that does not parse counts as absent: logs are then checked whole."""
@@ -350,8 +351,7 @@ class LogDirectory:
             target = self.path / folder_name(partition, self._env.unique_name(), DELETED)
             self._env.fs.rename(source, target)
             self._env.fs.fsync_dir(self.path)
-            now_ms = self._env.clock.now_ms()
-            self._doomed[target] = now_ms, after_ms(now_ms, delay_ms)
+            self._doomed.add([target], self._env.clock.now_ms(), delay_ms)
         self.forget(partition)
         self._new.discard(partition)
         dropped: set[str] = set()
@@ -394,17 +394,10 @@ class LogDirectory:
         """Remove what was deleted and is due: partitions and single files; returns how many.
 
         Anything deleted far in the future (the clock was wrong, and is right again) is due, too.
+        Raises StorageError after all were tried (`removal`).
         """
-        latest_ms = after_ms(now_ms, self._env.clock_jump_max_ms)
-        due = [
-            path
-            for path, (since_ms, until_ms) in self._doomed.items()
-            if until_ms <= now_ms or since_ms > latest_ms
-        ]
-        for path in due:
-            self._env.fs.remove_tree(path)
-            del self._doomed[path]
-        return len(due) + sum(log.sweep_deleted(now_ms) for log in list(self.logs.values()))
+        logs = [partial(log.sweep_deleted, now_ms) for log in list(self.logs.values())]
+        return remove_each([*self._doomed.due(now_ms), *logs])
 
     # --- checkpoints -----------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from lapse.base.errors import LACKS, StorageError
 from lapse.log.lock import LOCK
 
-_NOT_OF_THE_DISK = LACKS | {errno.EBADF}
+# A full disk can be read from and emptied; without an errno Python says it, not the system.
+_NOT_OF_THE_DISK = LACKS | {errno.EBADF, None}
 _NAMES = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 
 

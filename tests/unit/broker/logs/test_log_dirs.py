@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -29,6 +31,7 @@ from lapse.log.checkpoints import (
 )
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
+from lapse.log.folders import list_doomed
 from lapse.testing.clock import ManualClock
 from lapse.wire.schema.fetch import FetchResponse
 from lapse.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -432,3 +435,60 @@ async def test_new_partitions_go_where_the_fewest_are(tmp_path: Path) -> None:
             ["v-1"],
             ["v-0"],
         ]
+
+
+# --- what cannot be removed ----------------------------------------------------------------------
+
+
+class Stubborn(RealFs):
+    """One folder cannot be removed."""
+
+    errno, name = 0, "t-0."
+
+    def remove_tree(self, path: Path) -> None:
+        if self.errno and path.name.startswith(self.name):
+            cause = OSError(self.errno, os.strerror(self.errno))
+            raise StorageError(f"removing {path}: {cause.strerror}") from cause
+        super().remove_tree(path)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOTEMPTY, errno.EPERM, errno.ENOSPC])
+async def test_a_folder_that_cannot_be_removed_is_a_chore_that_fails(
+    tmp_path: Path, number: int
+) -> None:
+    fs, now = Stubborn(), {**IDLE, "log.segment.delete.delay.ms": "0"}
+    fs.errno = number
+    async with running_node(tmp_path, now, fs=fs) as node:
+        for name in "tuv":
+            await create(node, name, 1)
+        for name in "tu":
+            await node.services.topics.delete(node.services.topics.image.topics[name])
+        chores = housekeeping(node)
+        chores.tick(node.services.clock.now_ms() + 100)
+        assert node.services.partitions.offline_directories == {}
+        assert node.services.partitions.is_online(TopicPartition("v", 0))
+        assert [path.name[:4] for path in list_doomed(tmp_path)] == ["t-0."]
+        (said,) = chores.troubles()
+        assert said.startswith(f"unlink of deleted topics fails: removing {tmp_path}/t-0.")
+        fs.errno = 0
+        chores.tick(node.services.clock.now_ms() + 100)
+        assert (chores.troubles(), list_doomed(tmp_path)) == ([], [])
+
+
+async def test_a_topic_behind_a_link_is_deleted(tmp_path: Path) -> None:
+    """It took the directory offline, at each start anew."""
+    data, place = tmp_path / "d", tmp_path / "big"
+    now = {**IDLE, "log.segment.delete.delay.ms": "0"}
+    async with running_node(data, now) as node, await connect(node) as c:
+        for name in "tu":
+            await create(node, name, 1)
+        await produce(c, "t", (0, batch_of(b"a")))
+    (data / "t-0").rename(place)
+    (data / "t-0").symlink_to(place)
+    async with running_node(data, now) as node, await connect(node) as c:
+        assert [one.high_watermark for one in await fetch(c, "t", (0, 0))] == [1]
+        await node.services.topics.delete(node.services.topics.image.topics["t"])
+        chores = housekeeping(node)
+        chores.tick(node.services.clock.now_ms() + 100)
+        assert (chores.troubles(), node.services.partitions.offline_directories) == ([], {})
+        assert list(place.iterdir()) == []
