@@ -348,10 +348,7 @@ class LogDirectory:
             self.forget(partition)
         source = self.path / str(partition)
         if self.holds(partition):
-            target = self.path / folder_name(partition, self._env.unique_name(), DELETED)
-            self._env.fs.rename(source, target)
-            self._env.fs.fsync_dir(self.path)
-            self._doomed.add([target], self._env.clock.now_ms(), delay_ms)
+            self.doom(source, partition, delay_ms)
         self.forget(partition)
         self._new.discard(partition)
         dropped: set[str] = set()
@@ -365,6 +362,13 @@ class LogDirectory:
                 raise
             self._unwritten |= dropped
             _log.warning("%s is gone; the checkpoints still tell of it: %s", source, e)
+
+    def doom(self, path: Path, partition: TopicPartition, delay_ms: int) -> None:
+        """Rename a folder of a partition, or of a copy, for `sweep_deleted` to remove. Durable."""
+        target = self.path / folder_name(partition, self._env.unique_name(), DELETED)
+        self._env.fs.rename(path, target)
+        self._env.fs.fsync_dir(self.path)
+        self._doomed.add([target], self._env.clock.now_ms(), delay_ms)
 
     def let_go(self, partition: TopicPartition, delay_ms: int) -> None:
         """Put the folder of a log away that another directory has taken in. Durable."""

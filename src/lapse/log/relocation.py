@@ -8,7 +8,9 @@ brought is brought again. `relocate` brings the rest while nobody changes the lo
 3. the copy gets the partition's name.
 
 After a crash `settle` finds the old folder, and the copy counts for nothing; or no folder but a
-whole copy, which is then the log. Where a directory is missing nobody knows, and it stays.
+whole copy, which is then the log. Where a directory is missing nobody knows, and it stays. A copy
+goes with its topic (`put_copies_away`), which its `partition.metadata` names; so that is brought
+before any record.
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lapse.base.errors import StorageError
+from lapse.base.errors import CorruptData, StorageError
 from lapse.base.fs import Fs, storage_errors
 from lapse.base.ids import TopicPartition
+from lapse.log.checkpoints import read_topic_id
 from lapse.log.directory import LogDirectory
 from lapse.log.folders import is_bare, list_copies
 from lapse.log.intent import INTENT
@@ -236,7 +240,12 @@ def _names_in(folder: Path) -> list[str]:
         if ours.is_dir():
             own += [f"{FOLDER}/{entry.name}" for entry in os.scandir(ours) if entry.is_file()]
     kept = (name for name in own if not name.endswith((*_NOT_BROUGHT, f"/{WHOLE}")))
-    return sorted(kept, key=lambda name: (base_offset_of(name) or 0, name))
+
+    def order(name: str) -> tuple[bool, int, str]:  # whose records they are comes before them
+        base_offset = base_offset_of(name.rpartition("/")[2])
+        return base_offset is not None, base_offset or 0, name
+
+    return sorted(kept, key=order)
 
 
 def relocate(copy: Copy, source: LogDirectory, target: LogDirectory, fs: Fs) -> bool:
@@ -300,11 +309,16 @@ def _settled(
 ) -> bool:
     """Whether it is gone, and is to begin anew."""
     held = [one.path / str(partition) for one in directories if one.holds(partition)]
-    place = path.parent / str(partition)
-    if any(not is_bare(folder) for folder in held):
+    place, topic_id = path.parent / str(partition), _topic_id_of(path)
+    full = [folder for folder in held if not is_bare(folder)]
+    of_others = [folder for folder in full if topic_id not in {None, _topic_id_of(folder)}]
+    if len(of_others) < len(full):
         fs.remove_tree(path)
         return True
-    if all_there and not held and (path / FOLDER / WHOLE).exists():
+    if of_others and not _is_whole(path):
+        _log.info("%s: the topic that this is a copy of was deleted; removed", path)
+        fs.remove_tree(path)
+    elif all_there and not held and _is_whole(path):
         fs.rename(path, place)
         fs.fsync_dir(path.parent)
         fs.unlink(place / FOLDER / WHOLE)
@@ -312,3 +326,42 @@ def _settled(
     else:
         _log.warning("%s: no log directory has %s; left alone", path, partition)
     return False
+
+
+def _is_whole(path: Path) -> bool:
+    return (path / FOLDER / WHOLE).exists()
+
+
+def _topic_id_of(folder: Path) -> uuid.UUID | None:
+    """None where it is not known."""
+    try:
+        return read_topic_id(folder)
+    except CorruptData:
+        return None
+
+
+def put_copies_away(
+    directory: LogDirectory, partition: TopicPartition, topic_id: uuid.UUID, delay_ms: int
+) -> None:
+    """Have the copies of a topic's partition go with it; nobody has one go on as the log meanwhile.
+
+    Raises StorageError.
+    """
+    for path, copied in list_copies(directory.path):
+        if copied == partition and _topic_id_of(path) == topic_id:
+            directory.doom(path, partition, delay_ms)
+
+
+def drop_strange_copies(directory: LogDirectory, topic_ids: Collection[uuid.UUID], fs: Fs) -> None:
+    """Remove what was begun of copies of topics that are there no more. Raises StorageError.
+
+    A whole one stays, which may be all there is; and what does not say of which topic it is, if
+    any record is in it.
+    """
+    for path, _ in list_copies(directory.path):
+        topic_id = _topic_id_of(path)
+        if not _is_whole(path) and (
+            is_bare(path) if topic_id is None else topic_id not in topic_ids
+        ):
+            _log.info("%s: the topic that this is a copy of was deleted; removed", path)
+            fs.remove_tree(path)

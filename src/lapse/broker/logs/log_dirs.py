@@ -15,22 +15,33 @@ import contextlib
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError, CorruptData, LapseError, LockHeld, StorageError
+from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition, random_id
 from lapse.base.own import why_not_own
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
+from lapse.log.relocation import drop_strange_copies
 from lapse.metadata.foreign import refuse_foreign
+from lapse.metadata.image import METADATA_LOG, Topic
 
 logger = logging.getLogger(__name__)
 
 _META_VERSION = "1"
 _DIRECTORY_ID = "directory.id"
+
+
+class NotUsable(StorageError):
+    """A partition's directory is not what it should be; nothing is wrong with the disk."""
+
+
+class PerhapsElsewhere(StorageError):
+    """A partition has no directory, but there are log directories that are not looked into."""
 
 
 class LogDirectories:
@@ -207,3 +218,18 @@ def _meta(directory: LogDirectory) -> dict[str, str]:
     if "broker.id" in meta:  # version 0
         meta.setdefault("node.id", meta["broker.id"])
     return meta if "cluster.id" in meta else {}
+
+
+def look_for_strangers(
+    directory: LogDirectory, known: Mapping[TopicPartition, Topic], fs: Fs, *, all_there: bool
+) -> None:
+    """Say which partitions of a directory the metadata does not have; of those no copy is begun.
+
+    `all_there`: no directory is offline. Raises StorageError.
+    """
+    for partition in directory.partitions():
+        if partition not in known and partition.topic != METADATA_LOG:
+            path = directory.path / str(partition)
+            logger.warning("%s: no such partition in the metadata; left alone", path)
+    if all_there:
+        drop_strange_copies(directory, {topic.topic_id for topic in known.values()}, fs)

@@ -29,7 +29,12 @@ from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.broker.conditions import AppendFailures, look_for_room
 from lapse.broker.logs.led import Led, led_elsewhere
-from lapse.broker.logs.log_dirs import LogDirectories
+from lapse.broker.logs.log_dirs import (
+    LogDirectories,
+    NotUsable,
+    PerhapsElsewhere,
+    look_for_strangers,
+)
 from lapse.lifecycle.decide.clock import ClockVerdict, lag_over
 from lapse.lifecycle.owner.recovery import finish_rounds
 from lapse.log import checkpoints
@@ -39,21 +44,13 @@ from lapse.log.env import LogEnv
 from lapse.log.epochs import NO_EPOCH
 from lapse.log.folders import is_unused
 from lapse.log.partition_log import PartitionLog
-from lapse.log.relocation import settle
-from lapse.metadata.image import METADATA_LOG, Image, Topic
+from lapse.log.relocation import put_copies_away, settle
+from lapse.metadata.image import Image, Topic
 from lapse.metadata.partition_states import LogEnd, PartitionState
 
 logger = logging.getLogger(__name__)
 
 _NAMED_MAX = 10
-
-
-class NotUsable(StorageError):
-    """A partition's directory is not what it should be; nothing is wrong with the disk."""
-
-
-class PerhapsElsewhere(StorageError):
-    """A partition has no directory, but there are log directories that are not looked into."""
 
 
 class Partitions:
@@ -351,14 +348,12 @@ class Partitions:
             for topic in image.topics.values()
             for partition in topic.of_broker(self.node_id)
         }
+        all_there = not self.offline_directories
 
-        def warn_of_strangers(directory: LogDirectory) -> None:
-            for partition in directory.partitions():
-                if partition not in known and partition.topic != METADATA_LOG:
-                    path = directory.path / str(partition)
-                    logger.warning("%s: no such partition in the metadata; left alone", path)
+        def look(directory: LogDirectory) -> None:
+            look_for_strangers(directory, known, self.fs, all_there=all_there)
 
-        self._directories.on_each(warn_of_strangers, self._failed)
+        self._directories.on_each(look, self._failed)
         not_found = [tp for tp, topic in known.items() if not self._open_or_note(tp, topic)]
         self._remember()
         if not_found:
@@ -549,13 +544,18 @@ class Partitions:
             if not is_of_another:
                 self._logs.pop(partition, None)
             self.settled = object()
-        for directory in self.directories:
+        delay_ms = topic.config.file_delete_delay_ms
+
+        def remove_rest(directory: LogDirectory) -> None:
             lost = directory.lost(partition)
             if lost is not None and lost.topic_id in ids:
                 directory.forget(partition)
+            put_copies_away(directory, partition, topic.topic_id, delay_ms)
+
+        self._directories.on_each(remove_rest, self._failed)
         for directory in own:
             try:
-                directory.delete_log(partition, delay_ms=topic.config.file_delete_delay_ms)
+                directory.delete_log(partition, delay_ms=delay_ms)
             except StorageError as e:
                 if not self._failed(directory, e):
                     raise

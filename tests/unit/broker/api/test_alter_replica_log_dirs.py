@@ -298,6 +298,21 @@ async def test_a_topic_that_is_deleted_meanwhile_is_gone(
         assert not (target / "t-0").exists()
 
 
+async def test_of_a_deleted_topic_no_copy_stays_if_the_broker_dies_right_then(
+    node: Node, dirs: tuple[Path, Path], slow: asyncio.Event
+) -> None:
+    target, services = elsewhere(node, dirs), node.services
+    async with await connect(node) as connection:
+        await produce(connection, "t", (0, batch_of(b"x")))
+        await ask(connection, target, TP)
+        await until(lambda: list(target.glob(f"*{FUTURE}/*.log")))
+        services.partitions.remove(services.topics.image.topics["t"])  # the move knows nothing yet
+        assert [path.name[-len(DELETED) :] for path in target.glob("t-0*")] == [DELETED]
+        slow.set()
+        await until(lambda: not services.moves.is_busy)
+        assert [path.name[-len(DELETED) :] for path in target.glob("t-0*")] == [DELETED]
+
+
 class RenameFails(RealFs):
     """Of a copy to the partition's name, once the old folder is put away."""
 
