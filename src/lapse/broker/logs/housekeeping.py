@@ -146,7 +146,7 @@ def chores_at(
     ]
     if not clock.held:
         chores.append(("append clock", lambda log, ms: log.see(ms), clock.latest_ms))
-        chores.append(("unlink", lambda log, ms: log.sweep_aside(ms), clock.now_ms))
+        chores.append(("aside", lambda log, ms: log.sweep_aside(ms), clock.now_ms))
     if removes:
         chores.append(("retention", partial(apply_retention, clock=clock), now_ms))
     if removes and not clock.held:

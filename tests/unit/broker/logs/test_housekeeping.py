@@ -10,11 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from lapse.base.clock import SystemClock
 from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker.logs.disk import DiskThreads
-from lapse.broker.logs.housekeeping import Guard, Housekeeping, apply_retention, believing
+from lapse.broker.logs.housekeeping import (
+    Guard,
+    Housekeeping,
+    apply_retention,
+    believing,
+    chores_at,
+)
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
 from lapse.lifecycle.clock_guard import BROKER, read_record
@@ -334,6 +341,40 @@ async def test_a_failing_log_stops_no_other(
         fs.broken = False
         chores.tick(clock.now_ms())
         assert len(node.services.partitions.get(T0).segments) == 2
+
+
+class Kept(RealFs):
+    """`is_refusing`: no `.deleted` file can be removed."""
+
+    is_refusing = False
+
+    def unlink(self, path: Path) -> None:
+        if self.is_refusing and path.name.endswith(".deleted"):
+            cause = OSError(errno.EPERM, os.strerror(errno.EPERM))
+            raise StorageError(f"removing {path}: {cause.strerror}") from cause
+        super().unlink(path)
+
+
+async def test_a_file_that_cannot_be_removed_is_shown_until_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No other chore of the same name succeeds meanwhile, and takes it back each time."""
+    fs, now_ms = Kept(), SystemClock().now_ms()
+    names = [name for name, _, _ in chores_at(now_ms, believing(now_ms))]
+    assert len(set(names)) == len(names)
+    async with running_node(tmp_path, NEVER, fs=fs) as node, await connect(node) as c:
+        await create(node, "t", file_delete_delay_ms="0")
+        await produce(c, "t", (0, batch_of(b"a")))
+        chores, fs.is_refusing = housekeeping(node), True
+        node.services.partitions.get(T0).delete_records(-1)
+        for _ in range(3):
+            chores.tick(node.services.clock.now_ms() + 1)
+            (said,) = [one for one in chores.troubles() if "unlink of t-0" in one]
+            assert said.startswith(f"unlink of t-0 fails: removing {tmp_path}/t-0/")
+        fs.is_refusing = False
+        chores.tick(node.services.clock.now_ms() + 1)
+        assert chores.troubles() == []
+    assert caplog.text.count("unlink of t-0 failed: ") == 1
 
 
 async def test_records_are_no_older_than_the_time_that_removes_them(tmp_path: Path) -> None:
