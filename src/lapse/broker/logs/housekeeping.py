@@ -64,6 +64,7 @@ class Housekeeping:
         self._points = _Every(config.log_flush_offset_checkpoint_interval_ms)
         self._starts = _Every(config.log_flush_start_offset_checkpoint_interval_ms)
         self._failing: dict[tuple[str, str], str] = {}
+        self._logs_of: dict[tuple[str, str], PartitionLog] = {}  # of those that are a log's
         self._thread = thread
         self._task: asyncio.Task[None] | None = None
 
@@ -107,6 +108,14 @@ class Housekeeping:
             self._try("checkpoint", "log starts", self._partitions.checkpoint_starts)
         if self._points.is_due(now_ms):
             self._try("checkpoint", "log directories", self._partitions.checkpoint_points)
+        self._forget_gone()
+
+    def _forget_gone(self) -> None:
+        """What failed of a log that is here no more will never work again, nor be tried."""
+        for key, log in tuple(self._logs_of.items()):
+            if not self._partitions.hosts(log) or key not in self._failing:
+                self._failing.pop(key, None)
+                del self._logs_of[key]
 
     def _look_after(self, name: str, chore: Chore, log: PartitionLog, now: int) -> None:
         def do() -> None:
@@ -117,6 +126,8 @@ class Housekeeping:
                     raise
 
         self._try(name, str(log.partition), do)
+        if (name, str(log.partition)) in self._failing:
+            self._logs_of[name, str(log.partition)] = log
 
     def _try(self, chore: str, what: str, do: Callable[[], object]) -> None:
         try:

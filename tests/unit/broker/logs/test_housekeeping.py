@@ -377,6 +377,29 @@ async def test_a_file_that_cannot_be_removed_is_shown_until_it_can(
     assert caplog.text.count("unlink of t-0 failed: ") == 1
 
 
+@pytest.mark.parametrize("is_made_anew", [False, True])
+async def test_what_failed_of_a_log_goes_with_its_topic(tmp_path: Path, is_made_anew: bool) -> None:
+    """One that is made anew by its name has nothing of it: retention is not due again so soon."""
+    clock, fs = ManualClock(), _BrokenFs()
+    settings = {**NEVER, "log.retention.check.interval.ms": "1000"}
+    async with (
+        running_node(tmp_path, settings, clock=clock, fs=fs) as node,
+        await connect(node) as c,
+    ):
+        await create(node, "t", retention_ms="10")
+        await produce(c, "t", (0, batch_of(b"a")))
+        chores = housekeeping(node)
+        clock.advance(1_000)
+        chores.tick(clock.now_ms())
+        assert [one.split(" fails")[0] for one in chores.troubles()] == ["retention of t-0"]
+        await node.services.topics.delete(node.services.topics.image.topics["t"])
+        if is_made_anew:
+            await create(node, "t")
+        chores.tick(clock.now_ms())
+        assert chores.troubles() == []
+        fs.broken = False
+
+
 async def test_records_are_no_older_than_the_time_that_removes_them(tmp_path: Path) -> None:
     """ADR-11: the clock is set back an hour, and time stands still at what was believed."""
     clock = ManualClock()
