@@ -103,9 +103,9 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
             "With delete: the oldest segments go while the log is larger; -1 is no limit.",
             (("log.retention.bytes", 1),)),
     Setting("retention.ms", whole(-1), str(7 * DAY_MS),
-            "With delete: segments older than this go; -1 is no limit.",
+            "With delete: segments older than this go; -1 is no limit; 0 is a topic's own only.",
             (("log.retention.ms", 1), ("log.retention.minutes", 60_000),
-             ("log.retention.hours", 3_600_000))),
+             ("log.retention.hours", 3_600_000)), zero_for_all=False),
     Setting("segment.bytes", whole(SEGMENT_BYTES_MIN, INT_MAX), str(1 << 30),
             "A segment is closed before it grows past this.", (("log.segment.bytes", 1),)),
     Setting("segment.index.bytes", whole(4, INT_MAX), str(10 << 20),
@@ -415,10 +415,9 @@ class BrokerConfig:
     given: tuple[tuple[str, str], ...]
 
 
-def _value(setting: Setting, name: str, text: str, factor: int = 1) -> Any:
+def _value(setting: Setting, name: str, text: str) -> Any:
     try:
-        value = setting.parse(text.strip())
-        return setting.parse(str(value * factor)) if factor != 1 and value > 0 else value
+        return setting.parse_as(name, text.strip())
     except ValueError as e:
         shown = HIDDEN if setting.is_sensitive else text
         raise ConfigError(f"{name}={shown}: allowed is {e}") from None
@@ -474,9 +473,9 @@ def _is_set(s: Setting, overrides: Mapping[str, str], defaults: Mapping[str, str
 def _effective(s: Setting, overrides: Mapping[str, str], defaults: Mapping[str, str]) -> Any:
     if s.name in overrides:
         return _value(s, s.name, overrides[s.name])
-    for name, factor in s.synonyms:
+    for name, _ in s.synonyms:
         if name in defaults:
-            return _value(s, name, defaults[name], factor)
+            return _value(s, name, defaults[name])
     return _value(s, s.name, s.default)
 
 
@@ -539,8 +538,7 @@ def of_listener(name: str) -> tuple[str, str] | None:
 
 def check_broker_value(name: str, text: str) -> None:
     """Raise ConfigError unless a broker setting may have this value."""
-    setting = broker_setting(name)
-    _value(setting, name, text, dict(setting.synonyms).get(name, 1))
+    _value(broker_setting(name), name, text)
 
 
 def topic_setting(name: str) -> Setting:

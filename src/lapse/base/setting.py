@@ -52,6 +52,7 @@ class Setting:
             of each pair multiplies (hours to milliseconds).
         doc: one sentence for people.
         dynamic: of a broker's own setting, whether it may be changed while the broker runs.
+        zero_for_all: whether 0, which the topic's own may be, may be the broker's for all topics.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Setting:
     doc: str
     synonyms: tuple[tuple[str, int], ...] = ()
     dynamic: bool = False
+    zero_for_all: bool = True
 
     @property
     def field(self) -> str:
@@ -78,6 +80,14 @@ class Setting:
     def parse(self, text: str) -> Any:
         """Text to value; raises ValueError saying what is allowed."""
         return self.form.parse(text)
+
+    def parse_as(self, name: str, text: str) -> Any:
+        """Likewise, for one of its names: a synonym's value counts in units of its own."""
+        value, factors = self.parse(text), dict(self.synonyms)
+        if value == 0 and name in factors and not self.zero_for_all:
+            raise ValueError("-1, which is no limit, or a whole number from 1")
+        factor = factors.get(name, 1)
+        return self.parse(str(value * factor)) if factor != 1 and value > 0 else value
 
 
 def whole(least: int, greatest: int = LONG_MAX) -> Form:

@@ -182,6 +182,13 @@ def test_the_finer_synonym_wins_and_the_topics_own_value_over_all() -> None:
     assert topic_config({}, {"log.roll.jitter.hours": "2"}).segment_jitter_ms == 2 * 3_600_000
 
 
+def test_a_topics_own_retention_may_be_0_and_so_may_a_default_that_does_not_count() -> None:
+    assert topic_config({"retention.ms": "0"}, {"log.retention.ms": "1"}).retention_ms == 0
+    broker = {"log.retention.ms": "5", "log.retention.hours": "0"}
+    assert topic_config({}, broker).retention_ms == 5  # as in Kafka
+    assert topic_config({}, {"log.retention.bytes": "0"}).retention_bytes == 0
+
+
 def test_kip_32s_older_name_for_both_timestamp_bounds() -> None:
     def bounds(topic: dict[str, str], broker: dict[str, str] | None = None) -> tuple[int, int]:
         config = topic_config(topic, broker)
@@ -202,13 +209,20 @@ def test_kip_32s_older_name_for_both_timestamp_bounds() -> None:
         {"log.retention.hours": "soon"},
         {"log.retention.hours": str(LONG_MAX)},  # too many, once they are milliseconds
         {"log.retention.ms": "-2"},
+        {"log.retention.ms": "0"},  # all of every topic would go
+        {"log.retention.minutes": "0"},
+        {"log.retention.hours": "0"},
         {"log.roll.hours": "0"},
         {"log.cleanup.policy": "shred"},
     ],
 )
 def test_a_bad_default_names_the_brokers_setting(bad: dict[str, str]) -> None:
     ((name, text),) = bad.items()
-    for make in (lambda: topic_config({}, bad), lambda: broker_config(bad)):
+    for make in (
+        lambda: topic_config({}, bad),
+        lambda: broker_config(bad),
+        lambda: check_broker_value(name, text),
+    ):
         with pytest.raises(ConfigError, match=f"^{name}={text}: allowed is"):
             make()
 
