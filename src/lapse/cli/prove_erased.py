@@ -194,7 +194,7 @@ def conclude(
         FORMAT, version("lapse"), platform.node(), args.topic, args.partition, spec,
         asked.started_ms, clock.now_ms(), replicas, judge(replicas, spec, args.topic),
         cluster_ids=cluster_ids_of(replicas), topic_ids=topic_ids_of(replicas),
-        key_id="" if key is None else sign.fingerprint(sign.public_key_of(key)),
+        key_id="" if key is None else sign.fingerprint(sign.public_key_of(key)), doubts=(),
     )  # fmt: skip
     if key is not None:
         _hand_out(args, sign.seal(encode_report(report), key))

@@ -4,15 +4,20 @@
 same pass: only the report's questions are believed. Without them, files with unchanged bytes, by
 SHA-256, keep their findings; other files are not searched. Reports of the first format named files
 by CRC-32C: without the keys such a report proves nothing.
+
+Files do not say everything: doubts that others gave stay, replicas that the brokers had are asked
+for again, and a directory that is not the report's is no proof of what was in that one.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 
 from lapse.base.bucket import is_bucket
@@ -22,6 +27,7 @@ from lapse.kernels.crc32c import crc32c_more
 from lapse.lifecycle.erase.audit import OnBytes
 from lapse.lifecycle.erase.findings import KEYLESS, AuditUnit, Findings, Piece
 from lapse.lifecycle.erase.objects import copied
+from lapse.lifecycle.erase.order import replicas_missing
 from lapse.lifecycle.erase.places import FileState
 from lapse.lifecycle.erase.proof import (
     Report,
@@ -90,12 +96,14 @@ def check(
         else:
             now, found, unchanged = _searched(before, where, run, clock)
         replicas.append(now)
-        differences += [*_of_another(before, now), *found]
+        differences += [*_of_another(before, now), *_of_another_topic(before, now), *found]
         same += unchanged
     verdict = judge(replicas, report.asked, report.topic)
     keys = len(report.asked.keys)
     unseen = set(report.verdict.never_seen) - keys_seen(replicas, keys)
     verdict = with_never_seen(verdict, sorted(unseen), keys)
+    doubts = [*_not_the_reports(report.replicas, replicas), *_beyond_files(report, replicas)]
+    verdict = doubted(verdict, [doubt for doubt in doubts if doubt not in verdict.reasons])
     if run is None and report.is_forgeable:
         verdict = doubted(verdict, [FORGEABLE])
     return Checked(tuple(replicas), verdict, tuple(differences), same)
@@ -175,11 +183,73 @@ def _differences(
     ]
 
 
+def _beyond_files(report: Report, replicas: Sequence[ReplicaFindings]) -> tuple[str, ...]:
+    """What speaks against a proof and is in no file: by the brokers of then, or a disk's error.
+
+    Older reports have it among their verdict's reasons alone: whatever their findings do not give.
+    """
+    if report.doubts is None:
+        given = judge(report.replicas, report.asked, report.topic).reasons
+        return tuple(reason for reason in report.verdict.reasons if reason not in given)
+    expected = {one.partition: one.brokers for one in report.expected}
+    return (*report.doubts, *replicas_missing(replicas, report.topic, expected))
+
+
+def _not_the_reports(
+    befores: Sequence[ReplicaFindings], nows: Sequence[ReplicaFindings]
+) -> Iterator[str]:
+    """Directories that are not the report's, as sentences."""
+    for before, now in zip(befores, nows, strict=True):
+        for difference in _of_another(before, now):
+            yield f"{difference.path} is {difference.what}"
+    then_ids, now_ids = [_ids(one) for one in befores], [_ids_now(one) for one in nows]
+    for (i, one), (j, other) in combinations(enumerate(nows), 2):
+        if now_ids[i] & now_ids[j] and not then_ids[i] & then_ids[j]:
+            yield f"{one.path} and {other.path} are one directory: the report has two"
+    yield from _lost(befores, nows)
+
+
+def _lost(befores: Sequence[ReplicaFindings], nows: Sequence[ReplicaFindings]) -> Iterator[str]:
+    """Partitions that a directory has no more, unless another has got them since."""
+    lost, got = list[tuple[str, str]](), Counter[str]()
+    for before, now in zip(befores, nows, strict=True):
+        then, here = ({home.folder for home in one.homes} for one in (before, now))
+        got.update(here - then)
+        if now.problem is None:  # else that is the reason
+            lost += [(now.path, folder) for folder in sorted(then - here)]
+    for path, folder in lost:
+        if got[folder]:
+            got[folder] -= 1
+        else:
+            yield f"{path} has no {folder} any more, and no given directory has got it since"
+
+
+def _ids(replica: ReplicaFindings) -> set[tuple[int, int] | str]:
+    """What two descriptions of one directory have in common: its path, or its partitions."""
+    return {replica.path, *((home.device, home.inode) for home in replica.homes)}
+
+
+def _ids_now(replica: ReplicaFindings) -> set[tuple[int, int] | str]:
+    """As `_ids`, and the directory itself, whatever path leads to it."""
+    ids = _ids(replica)
+    if not is_bucket(replica.path):
+        with suppress(OSError):
+            state = Path(replica.path).stat()
+            ids.add((state.st_dev, state.st_ino))
+    return ids
+
+
 def _of_another(before: ReplicaFindings, now: ReplicaFindings) -> Iterator[Difference]:
-    """Directories that belong to another cluster by now, and partitions to another topic."""
-    if before.cluster_id is not None and now.cluster_id not in {None, before.cluster_id}:
-        was = f"of cluster {now.cluster_id}; the report has cluster {before.cluster_id} there"
-        yield Difference(now.path, was)
+    """Directories that belong to another cluster by now, or to another broker."""
+    for what, was, here in (
+        ("cluster", before.cluster_id, now.cluster_id), ("broker", before.node_id, now.node_id)
+    ):  # fmt: skip
+        if was is not None and here not in {None, was}:
+            yield Difference(now.path, f"of {what} {here}; the report has {what} {was} there")
+
+
+def _of_another_topic(before: ReplicaFindings, now: ReplicaFindings) -> Iterator[Difference]:
+    """Partitions that belong to another topic of that name by now."""
     were = {home.folder: home.topic_id for home in before.homes}
     for home in now.homes:
         topic_id = were.get(home.folder)

@@ -37,6 +37,7 @@ from lapse.lifecycle.erase.proof import (
     FORMAT,
     GONE,
     NOT_PROVEN,
+    Expected,
     Report,
     Verdict,
     cluster_ids_of,
@@ -124,7 +125,9 @@ class Target:
             setting yet.
         is_forced: this process has set it. is_unsure_reported: the operator was informed that the
             outcome of setting it is unknown.
-        doubts: about the replicas, when the files were last found to be empty.
+        expected: which brokers have each partition, by what these said last.
+        doubts: about the replicas, when the files were last found to be empty. beyond: those of
+            them that say more than that a replica is missing.
         is_hinted: the operator was informed that nothing changes.
         is_done: there is nothing more to wait for.
     """
@@ -140,7 +143,9 @@ class Target:
     may_force: bool = True
     is_forced: bool = False
     is_unsure_reported: bool = False
+    expected: Mapping[int, Sequence[int]] = field(default_factory=dict)
     doubts: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
     is_hinted: bool = False
     is_done: bool = False
 
@@ -149,6 +154,11 @@ class Target:
         """The last look, once there was one."""
         assert self.last is not None
         return self.last
+
+    def doubt(self, missing: Iterable[str] = (), beyond: Iterable[str] = ()) -> None:
+        """Take these in place of the former doubts."""
+        self.beyond = tuple(beyond)
+        self.doubts = (*missing, *self.beyond)
 
 
 def given(order: Order, answers: Iterable[Served], keys: Mapping[str, Sequence[bytes]]) -> Order:
@@ -206,6 +216,7 @@ class Erasure:
 
     def require_all_replicas(self, target: Target, expected: Mapping[int, Sequence[int]]) -> None:
         """Raise ConfigError if a replica was not given: it could not be proven empty."""
+        target.expected = expected
         missing = replicas_missing(target.looked.replicas, target.part.topic, expected)
         if missing:
             raise ConfigError(f"{missing[0]}; give a --replica for each, of all brokers")
@@ -220,13 +231,15 @@ class Erasure:
         try:
             expected = self._brokers.replicas(topic, target.part.topic_id)
         except LapseError as e:
-            target.doubts = (f"the brokers do not say which replicas topic {topic} has: {e}",)
+            why = f"the brokers do not say which replicas topic {topic} has: {e}"
+            target.doubt(beyond=[why])
             return self.look(target)
-        target.doubts = tuple(replicas_missing(target.looked.replicas, topic, expected))
+        target.expected = expected
+        target.doubt(replicas_missing(target.looked.replicas, topic, expected))
         if not target.doubts:
             look = self.look(target, anew=True)
-            target.doubts = (*replicas_missing(look.replicas, topic, expected),
-                             *_sync_removals(look.replicas, fs))  # fmt: skip
+            missing = replicas_missing(look.replicas, topic, expected)
+            target.doubt(missing, _sync_removals(look.replicas, fs))
             if not target.doubts:
                 return look
         return self.look(target)
@@ -440,11 +453,12 @@ def _sync_removals(replicas: Iterable[ReplicaFindings], fs: Fs) -> Iterator[str]
 
 def _write_proof(fs: Fs, folder: Path, target: Target, key: Ed25519PrivateKey) -> Path:
     look = target.looked
+    expected = (Expected(n, tuple(nodes)) for n, nodes in sorted(target.expected.items()))
     report = Report(
         FORMAT, version("lapse"), platform.node(), target.part.topic, None, look.spec,
         look.started_ms, look.ended_ms, look.replicas, look.verdict,
         cluster_ids=cluster_ids_of(look.replicas), topic_ids=topic_ids_of(look.replicas),
-        key_id=fingerprint(public_key_of(key)),
+        key_id=fingerprint(public_key_of(key)), doubts=target.beyond, expected=tuple(expected),
     )  # fmt: skip
     path = _new_path(folder, target.part.topic)
     fs.replace_file(path, seal(encode_report(report), key))

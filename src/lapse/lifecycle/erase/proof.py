@@ -59,6 +59,14 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """Which brokers have a partition, by what the brokers said."""
+
+    partition: int
+    brokers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What was searched for, where, what was found, and what follows.
 
@@ -69,6 +77,9 @@ class Report:
         cluster_ids, topic_ids: of the replicas and of the topic's partitions in them, as far as
             their files have them, each once, as Kafka spells them.
         key_id: the SHA-256 of the public key (DER, hexadecimal) of the signature to come.
+        doubts: those of the verdict's reasons that neither the findings nor `expected` give; None
+            in older reports, which did not say.
+        expected: only for an erasure: the replicas that there were.
     """
 
     format: str
@@ -85,6 +96,8 @@ class Report:
     cluster_ids: tuple[str, ...] = ()
     topic_ids: tuple[str, ...] = ()
     key_id: str = ""
+    doubts: tuple[str, ...] | None = None
+    expected: tuple[Expected, ...] = ()
 
     @property
     def is_forgeable(self) -> bool:

@@ -23,9 +23,11 @@ from lapse.lifecycle.erase.proof import (
     NOT_PROVEN,
     PROVEN,
     REMAINS,
+    Expected,
     Report,
     Verdict,
     decode_report,
+    doubted,
     encode_report,
     judge,
     with_never_seen,
@@ -58,9 +60,11 @@ def replica(tmp_path: Path) -> Path:
     return root
 
 
-def report_on(replica: Path) -> Report:
-    seen, asked = looked(replica), spec_of(make_search([KEY]), "5a17")
-    report = Report(FORMAT, "1", "m", "t", None, asked, 1, 2, (seen,), judge([seen], asked, "t"))
+def report_on(*replicas: Path) -> Report:
+    seen, asked = tuple(map(looked, replicas)), spec_of(make_search([KEY]), "5a17")
+    report = Report(
+        FORMAT, "1", "m", "t", None, asked, 1, 2, seen, judge(seen, asked, "t"), doubts=()
+    )
     return decode_report(encode_report(report), "r")
 
 
@@ -302,3 +306,89 @@ def test_what_could_not_be_read_then_is_read_now(replica: Path) -> None:
     link.unlink()
     written(link, batch(9, KEY))
     assert checked(report).verdict.state == REMAINS
+
+
+# --- what no file of the report says --------------------------------------------------------------
+
+
+def of_broker(replica: Path, node_id: int, *folders: str) -> Path:
+    written(replica / "meta.properties", b"cluster.id=c\nnode.id=%d\n" % node_id)
+    for folder in folders:
+        written(replica / folder / FIRST, others(0))
+    return replica
+
+
+def states(report: Report, *moved: Path) -> set[str]:
+    """With the keys and without."""
+    paths = tuple(map(str, moved))
+    return {checked(report, keys=keys, moved=paths).verdict.state for keys in (True, False)}
+
+
+def test_a_replica_that_the_brokers_have_is_missed_by_a_check_too(tmp_path: Path) -> None:
+    """No file tells of it: the report has which brokers there were."""
+    report = report_on(of_broker(tmp_path, 1, "t-0"))
+    assert states(report) == {PROVEN}
+    assert states(replace(report, expected=(Expected(0, (1,)),))) == {PROVEN}
+    for expected in (Expected(0, (1, 2)), Expected(1, (1,))):
+        found = checked(replace(report, expected=(expected,)))
+        assert found.verdict.state == NOT_PROVEN
+        assert "of the given directories have it" in found.verdict.reasons[0]
+
+
+def test_a_doubt_that_no_file_gave_stays(replica: Path) -> None:
+    report = report_on(replica)
+    report = replace(report, doubts=("a disk failed",), verdict=Verdict(NOT_PROVEN, ("x",)))
+    for keys in (True, False):
+        assert checked(report, keys=keys).verdict == Verdict(NOT_PROVEN, ("a disk failed",))
+
+
+def test_of_an_older_report_every_reason_stays_that_its_files_do_not_give(replica: Path) -> None:
+    (replica / "t-0" / "link").symlink_to("nowhere")
+    report = report_on(replica)
+    report = replace(report, doubts=None, verdict=doubted(report.verdict, ["a replica is missing"]))
+    (replica / "t-0" / "link").unlink()
+    for keys in (True, False):
+        assert checked(report, keys=keys).verdict == Verdict(NOT_PROVEN, ("a replica is missing",))
+
+
+def test_the_directory_of_another_broker_or_cluster_proves_nothing(tmp_path: Path) -> None:
+    first, second = (of_broker(tmp_path / str(n), n, "t-0") for n in (1, 2))
+    ninth = of_broker(tmp_path / "9", 9, "t-0")
+    strange = of_broker(tmp_path / "strange", 2, "t-0")
+    written(strange / "meta.properties", b"cluster.id=d\nnode.id=2\n")
+    report = report_on(first, second)
+    assert states(report) == states(report, first, second) == {PROVEN}
+    assert states(report, first, ninth) == states(report, first, strange) == {NOT_PROVEN}
+    told = checked(report, moved=(str(first), str(ninth)))
+    of_ninth = "of broker 9; the report has broker 2 there"
+    assert (str(ninth), of_ninth) in {(d.path, d.what) for d in told.differences}
+    assert told.verdict.reasons == (f"{ninth} is {of_ninth}",)
+
+
+def test_a_directory_that_is_given_twice_counts_once(tmp_path: Path) -> None:
+    """By whatever path, and of whatever broker; unless the report has it twice."""
+    first, second = tmp_path / "1", tmp_path / "2"
+    for root in (first, second):
+        written(root / "t-0" / FIRST, others(0))
+    link = tmp_path / "link"
+    link.symlink_to(first)
+    report = report_on(first, second)
+    assert states(report) == {PROVEN}
+    assert states(report, first, first) == states(report, first, link) == {NOT_PROVEN}
+    told = checked(report, moved=(str(first), str(link)))
+    assert f"{first} and {link} are one directory" in told.verdict.reasons[0]
+    assert states(report_on(first, link)) == {PROVEN}
+
+
+def test_a_partition_that_is_gone_from_a_directory_is_asked_for(tmp_path: Path) -> None:
+    """It may be where nobody looks: another directory of that broker, say."""
+    first, second = (of_broker(tmp_path / str(n), 1) for n in (1, 2))
+    of_broker(first, 1, "t-0", "t-1")
+    of_broker(second, 1, "t-2")
+    report = report_on(first, second)
+    (first / "t-1").rename(second / "t-1")
+    assert checked(report).verdict.state == PROVEN
+    (second / "t-1").rename(tmp_path / "t-1")
+    [reason] = checked(report).verdict.reasons
+    assert reason == f"{first} has no t-1 any more, and no given directory has got it since"
+    assert states(report) == {NOT_PROVEN}

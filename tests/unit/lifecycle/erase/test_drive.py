@@ -24,6 +24,7 @@ from lapse.base.fs import RealFs
 from lapse.client.connection import ConnectionLost
 from lapse.client.login import PLAINTEXT
 from lapse.lifecycle.erase import audit
+from lapse.lifecycle.erase.check import check
 from lapse.lifecycle.erase.drive import (
     HINT_SECONDS,
     PATIENCE_SECONDS,
@@ -36,10 +37,11 @@ from lapse.lifecycle.erase.drive import (
 from lapse.lifecycle.erase.findings import AuditUnit, Findings
 from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.order import FORMAT, Order, TopicOrder, load_order
-from lapse.lifecycle.erase.proof import NEVER_SEEN, NOT_PROVEN, PROVEN, REMAINS
+from lapse.lifecycle.erase.proof import NEVER_SEEN, NOT_PROVEN, PROVEN, REMAINS, decode_report
 from lapse.lifecycle.erase.replicas import Sort
 from lapse.lifecycle.erase.search import Bound, hash_of, make_search
 from lapse.lifecycle.erase.served import Broker, Network, Served
+from lapse.lifecycle.erase.sign import unseal
 from lapse.lifecycle.erase.table_files import EXPORT_STATE
 from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import Crashed, CrashFs
@@ -339,6 +341,32 @@ def test_a_replica_that_came_while_it_waited_is_missed(tmp_path: Path) -> None:
     assert target.last.verdict.reasons == (MOVED,)
     assert said[-1] == f"t: nothing remains, but {MOVED}"
     assert NOW + 1000 * PATIENCE_SECONDS < clock.now_ms() < NOW + 2000 * PATIENCE_SECONDS
+
+
+def test_a_check_of_a_proof_knows_what_the_brokers_said(tmp_path: Path) -> None:
+    """No file says it: with the keys and without, such a report was proven by its check."""
+    written(tmp_path / "t-0" / FIRST, others(0))
+    key, clock = Ed25519PrivateKey.generate(), Sleeper()
+    cases: list[tuple[RealFs, ReplicasOf, str]] = [
+        (RealFs(), lambda _: {0: (0, 7)}, NOT_PROVEN), (RealFs(), no_answer, NOT_PROVEN),
+        (Unsyncable(errno.EIO), one_broker, NOT_PROVEN), (RealFs(), one_broker, PROVEN),
+    ]  # fmt: skip
+    for n, (fs, replicas_of, state) in enumerate(cases):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        erasure, target = erasure_of(tmp_path, clock, replicas_of=replicas_of)
+        erasure.look(target)
+        erasure.run(fs, folder, lambda _: None, until_ms=clock.now_ms() + 1000, lags={})
+        [proof] = erasure.end(RealFs(), folder, key)
+        report = decode_report(unseal(proof.read_bytes(), "p").body, "p")
+        assert report.verdict.state == state
+        for run_units in (target.run, None):
+            now = check(report, run_units, clock, lambda _: None).verdict
+            assert now == report.verdict
+
+
+def no_answer(_: str) -> dict[int, tuple[int, ...]]:
+    raise ConnectionLost("no broker")
 
 
 def test_a_reassignment_that_ends_is_waited_for(tmp_path: Path) -> None:
