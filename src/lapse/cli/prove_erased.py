@@ -64,7 +64,7 @@ from lapse.lifecycle.erase.replicas import (
     Runs,
     Sort,
     Where,
-    look_through,
+    look_through_all,
     why_unusable,
 )
 from lapse.lifecycle.erase.search import (
@@ -166,7 +166,7 @@ def _prove(args: argparse.Namespace, clock: Clock) -> int:
         audits(args, clock, on_progress) as runs,
     ):
         run_units = runs(asked.search)
-        replicas = tuple(look_through(where, run_units, clock) for where in asked.places)
+        replicas = look_through_all(asked.places, run_units, clock)
     return conclude(args, asked, replicas, clock)
 
 

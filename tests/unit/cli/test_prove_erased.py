@@ -16,7 +16,9 @@ from lapse.base.clock import time_text
 from lapse.base.fs import RealFs
 from lapse.base.ids import format_topic_id
 from lapse.cli.main import main
+from lapse.lifecycle.erase.places import Listing
 from lapse.lifecycle.erase.proof import CANNOT_SEE
+from lapse.lifecycle.erase.replicas import Where
 from lapse.lifecycle.erase.sign import fingerprint, load_or_make_key, public_pem, seal, unseal
 from lapse.log.checkpoints import write_meta, write_topic_id
 from lapse.testing.clock import ManualClock
@@ -72,6 +74,25 @@ def test_a_key_that_is_there_remains(replica: Path, capsys: pytest.CaptureFixtur
     assert "verdict: remains" in told.out
     assert f"records with key 2 in {replica}/t-0/" in told.out
     assert "1 (the key itself is in them)" in told.out
+
+
+def test_a_partition_that_moves_between_directories_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From one that is yet to be looked at to one that was looked at already."""
+    first, second, list_now = tmp_path / "1", tmp_path / "2", Where.listed
+    written(first / "t-1" / "00000000000000000000.log", batch(0, b"k0"))
+    written(second / "t-0" / "00000000000000000000.log", batch(0, b"k1"))
+
+    def listed(where: Where) -> Listing:
+        if where.path == str(second) and (second / "t-0").exists():
+            (second / "t-0").rename(first / "t-0")
+            (second / "u-0").mkdir()
+        return list_now(where)
+
+    monkeypatch.setattr(Where, "listed", listed)
+    told = Told(capsys, "--topic", "t", "--key", "k1", "--replica", first, "--replica", second)
+    assert (told.code, f"a record with key 1 in {first}/t-0/" in told.out) == (1, True)
 
 
 def test_tombstones_count_where_that_is_asked(

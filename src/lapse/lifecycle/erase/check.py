@@ -41,8 +41,7 @@ from lapse.lifecycle.erase.replicas import (
     ReplicaFindings,
     Run,
     Where,
-    look_through,
-    nothing_found,
+    look_through_all,
 )
 from lapse.lifecycle.erase.window import Window
 
@@ -85,19 +84,27 @@ def check(
     `moved` are the replicas' directories now, in the report's order; empty: where they were.
     """
     paths = list(moved) or [replica.path for replica in report.replicas]
-    replicas, differences, same = [], [], 0
-    for before, path in zip(report.replicas, paths, strict=True):
-        where = Where(
+    wheres = [
+        Where(
             path, report.topic, report.partition, before.sort, report.asked.bounds,
             report.asked.topic_id,
-        )  # fmt: skip
-        if run is None:
-            now, found, unchanged = _compared_only(before, where, clock, on_bytes)
-        else:
-            now, found, unchanged = _searched(before, where, run, clock)
-        replicas.append(now)
-        differences += [*_of_another(before, now), *_of_another_topic(before, now), *found]
-        same += unchanged
+        )
+        for before, path in zip(report.replicas, paths, strict=True)
+    ]  # fmt: skip
+    pairs = list(zip(report.replicas, wheres, strict=True))
+    if run is None:
+        compared = [_compared(before, where, on_bytes) for before, where in pairs]
+        known = [one.known for one in compared]
+        replicas = look_through_all(wheres, _not_searched, clock, known)
+    else:
+        replicas = look_through_all(wheres, run, clock)
+        triples = zip(report.replicas, wheres, replicas, strict=True)
+        compared = [_compared_to(*triple) for triple in triples]
+    differences: list[Difference] = []
+    for before, now, one in zip(report.replicas, replicas, compared, strict=True):
+        differences += _of_another(before, now)
+        differences += [*_of_another_topic(before, now), *one.differences]
+    same = sum(one.same for one in compared)
     verdict = judge(replicas, report.asked, report.topic)
     keys = len(report.asked.keys)
     unseen = set(report.verdict.never_seen) - keys_seen(replicas, keys)
@@ -106,17 +113,22 @@ def check(
     verdict = doubted(verdict, [doubt for doubt in doubts if doubt not in verdict.reasons])
     if run is None and report.is_forgeable:
         verdict = doubted(verdict, [FORGEABLE])
-    return Checked(tuple(replicas), verdict, tuple(differences), same)
+    return Checked(replicas, verdict, tuple(differences), same)
 
 
-_Seen = tuple[ReplicaFindings, list[Difference], int]
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """How a replica differs; `same`: how many files do not; `known`: what is known of those."""
+
+    differences: list[Difference]
+    same: int = 0
+    known: tuple[Findings, ...] = ()
 
 
-def _searched(before: ReplicaFindings, where: Where, run: Run, clock: Clock) -> _Seen:
-    """Search everything, no matter what the report says was found there."""
-    now = look_through(where, run, clock)
+def _compared_to(before: ReplicaFindings, where: Where, now: ReplicaFindings) -> _Compared:
+    """Everything was searched, no matter what the report says was found there."""
     if now.problem is not None and not now.files:
-        return now, [Difference(where.path, now.problem)], 0
+        return _Compared([Difference(where.path, now.problem)])
     there = {found.path: found for found in now.files}
     whats = []
     for found in before.files:
@@ -126,7 +138,7 @@ def _searched(before: ReplicaFindings, where: Where, run: Run, clock: Clock) -> 
         whats.append(_difference(found, here is not None, state, size, _has(where, found, here)))
     kept = zip(before.files, whats, strict=True)
     same = sum(what in _AS_IT_WAS and found.kind != KEYLESS for found, what in kept)
-    return now, _differences(where, before, whats, there), same
+    return _Compared(_differences(where, before, whats, there), same)
 
 
 def _has(where: Where, found: Findings, here: Findings | None) -> Callable[[], bool]:
@@ -142,14 +154,11 @@ def _has(where: Where, found: Findings, here: Findings | None) -> Callable[[], b
     return has_bytes
 
 
-def _compared_only(
-    before: ReplicaFindings, where: Where, clock: Clock, on_bytes: OnBytes
-) -> _Seen:  # fmt: skip
+def _compared(before: ReplicaFindings, where: Where, on_bytes: OnBytes) -> _Compared:
     """Keep the findings of files with unchanged bytes; the keys are not known."""
     listing = where.listed()
     if listing.problem is not None:
-        differences = [Difference(where.path, listing.problem)]
-        return nothing_found(where, listing.problem), differences, 0
+        return _Compared([Difference(where.path, listing.problem)])
     there = {place.path: place for place in listing.places}
     known: dict[str, Findings] = {}
     whats = []
@@ -162,8 +171,7 @@ def _compared_only(
         if what in _AS_IT_WAS and found.kind != KEYLESS:
             known[found.path] = replace(found, state=state)
         whats.append(what)
-    seen = look_through(where, _not_searched, clock, known.values())
-    return seen, _differences(where, before, whats, there), len(known)
+    return _Compared(_differences(where, before, whats, there), len(known), (*known.values(),))
 
 
 def _not_searched(units: Sequence[AuditUnit]) -> Iterable[Findings]:

@@ -34,6 +34,7 @@ from lapse.log.summary import FOLDER, read_summary
 from lapse.log.summary import SUFFIX as SUMMARY
 from lapse.log.swap import CLEANED, DELETED, SWAP
 
+FUTURE = "-future"  # ends the name of a copy that is made to take a partition's place
 _NAME_BYTES_MAX = 255
 _LEAVING = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]{1,10})\.[^.]+-(?:delete|future|stray)")
 

@@ -3,6 +3,8 @@
 The next listing finds files that were renamed meanwhile under their new names. The search ends when
 two listings in a row have the same files and all of them have been looked through. The segment that
 is appended to counts as far as it was read: what comes later is not part of the result.
+
+Of several places each is looked through again after all others: a partition moves between them.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from lapse.base.errors import LapseError
 from lapse.base.ids import TopicPartition
 from lapse.lifecycle.erase.findings import KEYLESS, RAW, AuditUnit, Findings, joined
 from lapse.lifecycle.erase.places import (
+    FUTURE,
     FileState,
     Home,
     Listing,
@@ -38,6 +41,8 @@ from lapse.log.checkpoints import read_topic_id
 from lapse.log.segment import LOG
 
 LISTINGS_MAX = 50
+PASSES_MAX = 20  # how often all places are gone through while partitions move between them
+_KEEP_CHANGING = "its files keep changing"
 MISSED_MAX = 3  # how often a file may be listed and not be there
 NOT_THERE = "is listed, but is not where it was to be read; every executor must see the replica"
 _NO_LOG_DIRECTORY = "is no log directory: it has neither partitions nor a broker's files"
@@ -212,10 +217,52 @@ class ReplicaFindings:
         return Sort.TABLE if self.table else Sort.SCRATCH if self.scratch else Sort.LOGS
 
 
+def look_through_all(
+    places: Sequence[Place], run: Run, clock: Clock, known: Sequence[Iterable[Findings]] = ()
+) -> tuple[ReplicaFindings, ...]:
+    """Look through places until a pass over all of them finds no partition come, gone or growing.
+
+    A partition that moves meanwhile, from a place that is yet to be looked at to one that was,
+    would be in neither. So what has been copied by the end of a pass is looked through in the next
+    one: new files, and those that have grown. `known`: of each place, or none.
+    """
+    befores = known or [()] * len(places)
+    pairs = zip(places, befores, strict=True)
+    seen = [look_through(place, run, clock, before) for place, before in pairs]
+    moving = set(range(len(places))) if len(places) > 1 else set()
+    for n in range(2, PASSES_MAX + 1):
+        if not moving:
+            break
+        if n > 2:
+            clock.sleep(_PAUSE_SECONDS)
+        last = seen
+        seen = [
+            look_through(place, run, clock, one.files, grown_too=True)
+            for place, one in zip(places, last, strict=True)
+        ]
+        pairs_of = enumerate(zip(last, seen, strict=True))
+        moving = {n for n, (one, now) in pairs_of if _what_moves(one) != _what_moves(now)}
+    return tuple(
+        replace(one, problem=one.problem or _KEEP_CHANGING) if n in moving else one
+        for n, one in enumerate(seen)
+    )
+
+
+def _what_moves(replica: ReplicaFindings) -> tuple[object, ...]:
+    """Its partitions' directories, and how far the copies have come that will replace others."""
+    homes = {(home.folder, home.device, home.inode) for home in replica.homes}
+    copies = {(f.path, f.end) for f in replica.files if f.folder.endswith(FUTURE)}
+    return replica.partitions, homes, copies
+
+
 def look_through(
-    where: Place, run: Run, clock: Clock, known: Iterable[Findings] = ()
-) -> ReplicaFindings:
-    """Look through all files that are not known already, until they stop changing."""
+    where: Place, run: Run, clock: Clock, known: Iterable[Findings] = (), *,
+    grown_too: bool = False,
+) -> ReplicaFindings:  # fmt: skip
+    """Look through all files that are not known already, until they stop changing.
+
+    `grown_too`: also known ones that were appended to since.
+    """
     done = {found.path: found for found in known}
     missed: Counter[str] = Counter()
     before: set[tuple[str, int, int]] | None = None
@@ -224,7 +271,7 @@ def look_through(
         listing = where.listed()
         if listing.problem is not None:
             return nothing_found(where, listing.problem, listings=n)
-        appended_to = _appended_to(listing)
+        appended_to = set() if grown_too and n == 1 else _appended_to(listing)
         news = [p for p in listing.places if not _is_known(done.get(p.path), p, appended_to)]
         if not news and _names(listing, done) == before:
             return _found(where, listing, done, n, None)
@@ -233,7 +280,7 @@ def look_through(
         before = _names(listing, done)
         if n > 2:
             clock.sleep(_PAUSE_SECONDS)
-    return _found(where, listing, done, LISTINGS_MAX, "its files keep changing")
+    return _found(where, listing, done, LISTINGS_MAX, _KEEP_CHANGING)
 
 
 def nothing_found(where: Place, problem: str, listings: int = 0) -> ReplicaFindings:

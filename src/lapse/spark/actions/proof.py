@@ -21,7 +21,7 @@ from lapse.cli import prove_erased as command
 from lapse.lifecycle.erase.findings import AuditUnit, Findings
 from lapse.lifecycle.erase.inline import unit_bytes
 from lapse.lifecycle.erase.places import Listing, ReplicaFile
-from lapse.lifecycle.erase.replicas import ReplicaFindings, Sort, Where, look_through
+from lapse.lifecycle.erase.replicas import ReplicaFindings, Sort, Where, look_through_all
 from lapse.lifecycle.erase.search import Search
 from lapse.lifecycle.erase.table import table_of
 from lapse.lifecycle.erase.warm_up import warm_up
@@ -72,7 +72,7 @@ def prove(jobs: Jobs, words: tuple[str, ...]) -> str:
         jobs.one("finding what to look for", ask, msgspec.json.encode(wanted)), command.Asked
     )
     look = _Looks(jobs, asked.search)
-    replicas = tuple(look_through(_Far(jobs, where), look, clock) for where in asked.places)
+    replicas = look_through_all([_Far(jobs, where) for where in asked.places], look, clock)
     request = msgspec.json.encode(ToConclude(wanted, asked, replicas))
     return printed(from_json(jobs.one("signing the report", conclude, request), Ended))
 

@@ -16,6 +16,7 @@ from lapse.kernels.crc32c import crc32c
 from lapse.lifecycle.erase.check import FORGEABLE, Checked, check
 from lapse.lifecycle.erase.findings import Piece
 from lapse.lifecycle.erase.inline import InlineAudits
+from lapse.lifecycle.erase.places import Listing
 from lapse.lifecycle.erase.proof import (
     FIRST_FORMAT,
     FORMAT,
@@ -32,6 +33,7 @@ from lapse.lifecycle.erase.proof import (
     judge,
     with_never_seen,
 )
+from lapse.lifecycle.erase.replicas import Where
 from lapse.lifecycle.erase.search import Bound, make_search, spec_of
 from lapse.log.checkpoints import write_topic_id
 from lapse.records.batch import as_array
@@ -392,3 +394,22 @@ def test_a_partition_that_is_gone_from_a_directory_is_asked_for(tmp_path: Path) 
     [reason] = checked(report).verdict.reasons
     assert reason == f"{first} has no t-1 any more, and no given directory has got it since"
     assert states(report) == {NOT_PROVEN}
+
+
+def test_a_partition_that_moves_while_it_is_checked_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came to the first directory when that had been looked at."""
+    first, second = (of_broker(tmp_path / str(n), 1, f"t-{n}") for n in (1, 2))
+    report, list_now = report_on(first, second), Where.listed
+
+    def listed(where: Where) -> Listing:
+        if where.path == str(second) and (second / "t-2").exists():
+            written(second / "t-2" / SECOND, batch(5, KEY))
+            (second / "t-2").rename(first / "t-2")
+        return list_now(where)
+
+    monkeypatch.setattr(Where, "listed", listed)
+    assert checked(report).verdict.state == REMAINS
+    (first / "t-2").rename(second / "t-2")
+    assert checked(report, keys=False).verdict.state == NOT_PROVEN

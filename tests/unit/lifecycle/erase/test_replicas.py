@@ -23,6 +23,7 @@ from lapse.lifecycle.erase.replicas import (
     Sort,
     Where,
     look_through,
+    look_through_all,
 )
 from lapse.lifecycle.erase.search import Bound, make_search
 from lapse.log.checkpoints import write_topic_id
@@ -170,6 +171,82 @@ def test_files_that_never_hold_still_are_no_proof(
         tmp_path, *[lambda: written(tmp_path / "t-0" / str(next(names))) for _ in range(20)]
     )
     assert seen.problem == "its files keep changing"
+
+
+COPY = "t-0.0123456789abcdef0123456789abcdef-future"
+
+
+def looked_at_both(
+    first: Path, second: Path, happening: Callable[[int], object], patch: pytest.MonkeyPatch
+) -> tuple[ReplicaFindings, ...]:
+    """The number-th time that the second is about to be listed something happens."""
+    list_now, number = Where.listed, 0
+
+    def listed(where: Where) -> Listing:
+        nonlocal number
+        if where.path == str(second):
+            number += 1
+            happening(number)
+        return list_now(where)
+
+    patch.setattr(Where, "listed", listed)
+    clock = ManualClock(NOW)
+    audits = InlineAudits(make_search([KEY]), clock, lambda _: None)
+    places = [Where(str(first), "t"), Where(str(second), "t")]
+    return look_through_all(places, audits, clock)
+
+
+@pytest.mark.parametrize("by", [COPY, "t-0"])
+def test_a_partition_that_moves_between_two_directories_is_found(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the one that is looked at last to the one that was: to another disk, another broker."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    written(second / "t-0" / FIRST, others(0), batch(5, KEY))
+    written(second / "t-1" / FIRST, others(0))
+    copy = written(first / by / FIRST, others(0))
+
+    def moves(number: int) -> None:
+        if number == 1:
+            written(copy, others(0), batch(5, KEY))
+            (first / by).rename(first / "t-0")
+            (second / "t-0").rename(tmp_path / "gone")
+
+    seen = looked_at_both(first, second, moves, monkeypatch)
+    assert counts_by_path(seen[0]) == {f"t-0/{FIRST}": (1, 0, 0, 0)}
+    assert [one.problem for one in seen] == [None, None]
+
+
+@pytest.mark.parametrize(("by", "problem"), [(COPY, "its files keep changing"), ("t-0", None)])
+def test_a_copy_that_grows_and_grows_is_no_proof(
+    by: str, problem: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But a topic that is written to is."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    written(second / "t-0" / FIRST, others(0))
+    copy = written(first / by / FIRST, others(0))
+
+    def grows(number: int) -> None:
+        with copy.open("ab") as file:
+            file.write(others(5 * number))
+
+    seen = looked_at_both(first, second, grows, monkeypatch)
+    assert [one.problem for one in seen] == [problem, None]
+
+
+def test_what_was_looked_through_is_not_read_again_for_what_may_have_moved(tmp_path: Path) -> None:
+    paths = []
+    for name in ("first", "second"):
+        written(tmp_path / name / "t-0" / FIRST, others(0))
+    audits = InlineAudits(make_search([KEY]), ManualClock(NOW), lambda _: None)
+
+    def run(units: Sequence[AuditUnit]) -> Iterator[Findings]:
+        paths.extend(f"{Path(unit.replica).name}/{unit.path}" for unit in units)
+        return audits(units)
+
+    places = [Where(str(tmp_path / name), "t") for name in ("first", "second")]
+    look_through_all(places, run, ManualClock(NOW))
+    assert paths == [f"first/t-0/{FIRST}", f"second/t-0/{FIRST}"]
 
 
 def test_a_file_of_the_brokers_that_is_replaced_all_the_time_holds_nothing_up(
