@@ -267,6 +267,8 @@ def _distinct(replicas: Iterable[ReplicaFindings], folder: str, nodes: Sequence[
         ids = {(home.device, home.inode), *([(node,)] if node is not None else [])}
         if ids & seen or (node is not None and nodes and node not in nodes):
             continue
+        if node is None and nodes and set(nodes) <= set(home.others):
+            continue  # it counts all of them among the others: it is none of theirs
         number += 1
         seen |= ids
     return number

@@ -14,9 +14,10 @@ import msgspec
 
 from lapse.base.decoding import from_json
 from lapse.base.errors import NOT_JSON, StorageError
+from lapse.base.ids import TopicPartition
 from lapse.base.sizes import size_text
 from lapse.lifecycle.erase.findings import BATCHES, RAW, ROWS, Count, Findings, by_target
-from lapse.lifecycle.erase.places import UNKNOWN_BROKER
+from lapse.lifecycle.erase.places import UNKNOWN_BROKER, Home, belongs
 from lapse.lifecycle.erase.replicas import ReplicaFindings
 from lapse.lifecycle.erase.search import SearchSpec
 
@@ -226,29 +227,73 @@ def _doubts(replicas: Sequence[ReplicaFindings], spec: SearchSpec, topic: str) -
 
 
 def _not_given(replicas: Sequence[ReplicaFindings]) -> Iterator[str]:
-    """Replicas that the given ones know of. One without a broker's id may be any of them."""
-    anybody = any(replica.node_id is None and replica.partitions for replica in replicas)
-    given = {(replica.node_id, home.folder) for replica in replicas for home in replica.homes}
-    brokers = {replica.node_id for replica in replicas}
+    """Replicas that the given ones know of and that are not among them."""
+    here: dict[str, list[tuple[int | None, Home]]] = {}
     told: set[str] = set()
     for replica in replicas:
         for home in replica.homes:
+            here.setdefault(home.folder, []).append((replica.node_id, home))
             if UNKNOWN_BROKER in home.others:
                 told.add(f"{replica.path}/{home.folder}: which other brokers have it is not known")
-            if anybody:
-                continue
-            told |= {
-                f"{home.folder}: broker {broker} has a replica, and no given directory has that"
-                for broker in home.others
-                if broker != UNKNOWN_BROKER and (broker, home.folder) not in given
-            }
-            told |= {
-                f"{home.folder}: broker {broker} may still have files of a former replica, and no "
-                "given directory is that broker's"
-                for broker in home.elsewhere
-                if broker not in brokers
-            }
+    for folder, homes in here.items():
+        told.update(_missing(folder, homes))
+        for broker in sorted({broker for _, home in homes for broker in home.elsewhere}):
+            told.update(_may_be_elsewhere(folder, broker, replicas))
     yield from sorted(told)
+
+
+def _missing(folder: str, homes: Sequence[tuple[int | None, Home]]) -> list[str]:
+    """Brokers that have this partition, and of which no given directory can be.
+
+    A directory that names no broker is of one that it does not count among the others, at most.
+    """
+    given = {node for node, _ in homes}
+    wanted = {broker for _, home in homes for broker in home.others} - {*given, UNKNOWN_BROKER}
+    known = {(home.device, home.inode) for node, home in homes if node is not None}
+    nameless = {(h.device, h.inode): h for node, h in homes if node is None}
+    spare = [home for ids, home in nameless.items() if ids not in known]
+    taken: dict[int, int] = {}  # by place in `spare`: which broker's it may be
+
+    def has_place(broker: int, tried: set[int]) -> bool:
+        for n, home in enumerate(spare):
+            if broker in home.others or n in tried:
+                continue
+            tried.add(n)
+            if n not in taken or has_place(taken[n], tried):
+                taken[n] = broker
+                return True
+        return False
+
+    missing = [broker for broker in sorted(wanted) if not has_place(broker, set())]
+    if not missing:
+        return []
+    if not taken:
+        return [
+            f"{folder}: broker {b} has a replica, and no given directory has that" for b in missing
+        ]
+    brokers = ", ".join(map(str, sorted(wanted)))
+    said = f"brokers {brokers} have replicas, and of the given directories that name no broker"
+    return [f"{folder}: {said} {len(taken)} can be theirs"]
+
+
+def _may_be_elsewhere(
+    folder: str, broker: int, replicas: Sequence[ReplicaFindings]
+) -> Iterator[str]:
+    """Whether this broker's former replica was looked through, if it has one still.
+
+    No file says how many directories a broker has: one without the partition says nothing.
+    """
+    partition = TopicPartition.parse(folder)
+    names = [replica.partitions for replica in replicas if replica.node_id == broker]
+    if partition is None or any(
+        belongs(name, partition.topic, partition.partition) for some in names for name in some
+    ):
+        return
+    what = f"{folder}: broker {broker} may still have files of a former replica, and "
+    if not names:
+        yield f"{what}no given directory is that broker's"
+    else:
+        yield f"{what}what was given of that broker has none: another directory of it may have"
 
 
 def _doubts_about(path: str, found: Findings, spec: SearchSpec) -> Iterator[str]:

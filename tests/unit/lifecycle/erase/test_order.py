@@ -222,6 +222,14 @@ def test_a_replica_counts_once(homes: list[tuple[int, int | None]], here: int) -
     assert [f"and {here} of" in one for one in missing] == [True] * (here < 2)
 
 
+def test_a_directory_that_has_all_brokers_for_others_is_none_of_theirs() -> None:
+    """It names no broker, and is a former replica by what that broker kept."""
+    homes = (Home("t-0", 9, 7, None, (4, 5)),)
+    former = ReplicaFindings("/former", partitions=("t-0",), homes=homes)
+    assert len(replicas_missing([given_as("/4", 1, 4), former], "t", {0: (4, 5)})) == 1
+    assert replicas_missing([given_as("/4", 1, 4), former], "t", {0: (4, 6)}) == []
+
+
 @pytest.mark.parametrize("by", ["the same path", "a link", "a link to the partition"])
 def test_one_directory_that_was_given_twice_is_one_replica(by: str, tmp_path: Path) -> None:
     first, second = tmp_path / "a", tmp_path / "b"

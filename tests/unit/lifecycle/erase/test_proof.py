@@ -254,12 +254,55 @@ def test_a_broker_that_had_a_replica_is_named_unless_it_was_looked_through() -> 
     )
     told = judge((at(1, 2, elsewhere=(3,)), at(2, 1)), KEYS, "t")
     assert told == Verdict(NOT_PROVEN, (former,))
-    empty = replace(FINE, path="/r3", partitions=(), files=(), node_id=3)
-    assert judge((at(1, 2, elsewhere=(3,)), at(2, 1), empty), KEYS, "t").state == PROVEN
+    for name in ("t-0", "t-0.0123456789abcdef0123456789abcdef-delete"):
+        there = replace(FINE, path="/r3", partitions=(name,), files=(), node_id=3)
+        assert judge((at(1, 2, elsewhere=(3,)), at(2, 1), there), KEYS, "t").state == PROVEN
 
 
-def test_a_directory_without_a_brokers_id_may_be_any_of_them() -> None:
-    assert judge((at(1, 2), at(None)), KEYS, "t").state == PROVEN
+def test_a_directory_of_that_broker_without_the_partition_says_nothing_of_its_others() -> None:
+    says = (
+        "t-0: broker 3 may still have files of a former replica, and what was given of that "
+        "broker has none: another directory of it may have"
+    )
+    for partitions in ((), ("t-1",)):
+        empty = replace(FINE, path="/r3", partitions=partitions, files=(), node_id=3)
+        told = judge((at(1, 2, elsewhere=(3,)), at(2, 1), empty), KEYS, "t")
+        assert told == Verdict(NOT_PROVEN, (says,))
+
+
+def nameless(inode: int, *others: int, folder: str = "t-0") -> ReplicaFindings:
+    home = Home(folder, 1, inode, others=others)
+    return replace(FINE, path=f"/n{inode}", partitions=(folder,), homes=(home,))
+
+
+def test_a_directory_without_a_brokers_id_may_be_any_of_them_but_only_one() -> None:
+    assert judge((at(1, 2), nameless(0)), KEYS, "t").state == PROVEN
+    says = "brokers 2, 3 have replicas, and of the given directories that name no broker"
+    told = judge((at(1, 2, 3), nameless(0)), KEYS, "t")
+    assert told == Verdict(NOT_PROVEN, (f"t-0: {says} 1 can be theirs",))
+    assert judge((at(1, 2, 3), nameless(0), nameless(7)), KEYS, "t").state == PROVEN
+
+
+def test_a_directory_without_a_brokers_id_is_none_that_it_or_its_files_rule_out() -> None:
+    missing = Verdict(
+        NOT_PROVEN, ("t-0: broker 2 has a replica, and no given directory has that",)
+    )  # fmt: skip
+    for other in (
+        nameless(8, folder="t-7"),  # of another partition
+        nameless(8, 1, 2),  # it has broker 2 for another
+        nameless(1),  # broker 1's, by another path
+    ):
+        assert judge((at(1, 2), other), KEYS, "t") == missing
+    assert judge((nameless(8, 2), nameless(9, 1)), KEYS, "t").state == PROVEN  # 1 and 2
+    assert judge((at(1, 2, 3), nameless(8, 1, 2), nameless(9)), KEYS, "t").state == PROVEN
+    assert judge((at(1, 2, 3), nameless(8, 1, 2), nameless(9, 1, 2)), KEYS, "t").state != PROVEN
+
+
+def test_a_directory_without_a_brokers_id_is_no_former_replica_s() -> None:
+    told = judge((at(1, 2, elsewhere=(4,)), nameless(0)), KEYS, "t")
+    assert [reason.split(",")[0] for reason in told.reasons] == [
+        "t-0: broker 4 may still have files of a former replica"
+    ]
 
 
 def test_what_a_directory_knows_may_be_damaged() -> None:
