@@ -45,7 +45,7 @@ from lapse.cli.prove_erased import (
 from lapse.cli.remote import add_remote, connection
 from lapse.cli.tables import print_table, show_table
 from lapse.lifecycle.erase import served, sign
-from lapse.lifecycle.erase.drive import Erasure, Look, Places, Target, given
+from lapse.lifecycle.erase.drive import Erasure, Look, Places, Target, given, needs_rounds
 from lapse.lifecycle.erase.order import (
     FORMAT,
     Order,
@@ -311,12 +311,13 @@ def _intent(
     due = erasure.due(target)
     assert target.last is not None
     forced = None if args.keep_settings else served.lag_wanted(answer)
-    works = forced is not None and target.last.left.values > 0
+    waits = needs_rounds(target.last)  # the time of a table's next export is not known
+    works = forced is not None and waits
     lag_ms = int(forced.value) if works and forced else answer.ms(served.MAX_LAG)
     retention_ms = answer.ms(served.RETENTION)
     removal_ms = answer.ms(served.REMOVAL_LAG, -1)
     unlink_ms = answer.ms(served.UNLINK_DELAY)
-    values_ms = after_ms(now_ms, lag_ms, unlink_ms) if target.last.left.values else now_ms
+    values_ms = after_ms(now_ms, lag_ms, unlink_ms) if waits else now_ms
     removal_ms = removal_ms if removal_ms >= 0 else retention_ms
     return Intent(
         target.part.topic, len(target.keys), len(due),

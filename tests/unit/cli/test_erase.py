@@ -17,6 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lapse.base.fs import RealFs
@@ -29,12 +31,14 @@ from lapse.client.settings import TOPIC, ConfigChange, Resource
 from lapse.lifecycle.erase.order import Forced, Order, load_order, save_order
 from lapse.lifecycle.erase.search import Bound
 from lapse.lifecycle.erase.sign import fingerprint, unseal
+from lapse.lifecycle.erase.table_files import EXPORT_STATE
 from lapse.records.builder import NewRecord, build_batch
 from lapse.security.acls import Operation, ResourceType
 from lapse.wire.schema.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
 from tests.support.broker.running import batch_of, connect, create, produce, running_node
 from tests.support.broker.secured import WITH_ACLS, address_of, allow, set_acls
 from tests.support.cli.terminal import at_terminal
+from tests.support.lifecycle.erase.replica import written
 from tests.support.serving import stop_serving
 
 LAG = "max.compaction.lag.ms"
@@ -144,6 +148,18 @@ async def test_a_dry_run_only_says(erase: Erases, capsys: pytest.CaptureFixture[
     header, line = capsys.readouterr().out.splitlines()
     assert header.split()[:2] == ["topic", "keys"]
     assert line.split()[:5] == ["t", "2", "0", "4", f"{LAG}=1000"]
+
+
+async def test_a_dry_run_changes_no_setting_for_what_tables_have(erase: Erases) -> None:
+    """Rounds do nothing about that."""
+    rows = erase.folder / "table" / "partition=0" / "a.parquet"
+    rows.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"key": [b"never"]}), rows)
+    written(erase.folder / "table" / EXPORT_STATE, json.dumps({"topic": "t"}).encode())
+    table = ("--table", str(erase.folder / "table"))
+    told = await erase("--topic", "t", "--key", "never", *table, "--dry-run")
+    [row] = told.rows
+    assert (row["never_seen"], row["tombstones"], row["setting"]) == (0, 0, None)
 
 
 async def test_a_terminal_is_asked_once(erase: Erases, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from lapse.lifecycle.erase.order import (
     tombstones_due,
     what_is_left,
 )
+from lapse.lifecycle.erase.places import is_cut_off
 from lapse.lifecycle.erase.proof import (
     FORMAT,
     GONE,
@@ -285,7 +286,7 @@ class Erasure:
             self._remember(target, target.part, fs, folder)
         if self.due(target):
             self._write(target, say)
-        if not look.left.values:
+        if not needs_rounds(look):
             self._put_back(target, fs, folder, say)
         else:
             self._force(target, lags, fs, folder, say)
@@ -351,7 +352,7 @@ class Erasure:
         topic, answer = target.part.topic, lags.get(target.part.topic)
         if answer is None or target.is_forced or not target.may_force:
             return
-        if not target.looked.left.values:
+        if not needs_rounds(target.looked):
             return
         forced = served.to_force(answer, target.part.forced)
         if forced is None:
@@ -428,6 +429,13 @@ def in_tables(look: Look) -> list[str]:
     having = [one for one, counts in counted if any(count.records for count in counts)]
     is_all = all(one.sort is Sort.TABLE for one in having)
     return [one.path for one in having] if is_all else []
+
+
+def needs_rounds(look: Look) -> bool:
+    """Whether logs have values: rounds do nothing about tables, nor about what was cut off."""
+    logs = (replica for replica in look.replicas if replica.sort is Sort.LOGS)
+    files = (found for replica in logs for found in replica.files if not is_cut_off(found.path))
+    return any(count.records for found in files for count in found.counts)
 
 
 def _read_well(replica: ReplicaFindings) -> tuple[Findings, ...]:

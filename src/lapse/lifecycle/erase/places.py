@@ -399,7 +399,12 @@ def is_of_the_log(path: str) -> bool:
     has other records now.
     """
     name = path.rpartition("/")[2]
-    return is_segment(path) and not name.endswith(DELETED) and not _CUT_OFF.fullmatch(name)
+    return is_segment(path) and not name.endswith(DELETED) and not is_cut_off(path)
+
+
+def is_cut_off(path: str) -> bool:
+    """Whether it is what recovery cut off a log, which is kept for a while."""
+    return _CUT_OFF.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def is_deleted(path: str) -> bool:

@@ -23,6 +23,7 @@ from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import RealFs
 from lapse.client.connection import ConnectionLost
 from lapse.client.login import PLAINTEXT
+from lapse.client.settings import ConfigEntry
 from lapse.lifecycle.erase import audit
 from lapse.lifecycle.erase.check import check
 from lapse.lifecycle.erase.drive import (
@@ -36,7 +37,7 @@ from lapse.lifecycle.erase.drive import (
 )
 from lapse.lifecycle.erase.findings import AuditUnit, Findings
 from lapse.lifecycle.erase.inline import InlineAudits
-from lapse.lifecycle.erase.order import FORMAT, Order, TopicOrder, load_order
+from lapse.lifecycle.erase.order import FORMAT, Forced, Order, TopicOrder, load_order
 from lapse.lifecycle.erase.proof import NEVER_SEEN, NOT_PROVEN, PROVEN, REMAINS, decode_report
 from lapse.lifecycle.erase.replicas import Sort
 from lapse.lifecycle.erase.search import Bound, hash_of, make_search
@@ -137,6 +138,59 @@ def test_what_is_in_tables_alone_is_said_at_once(tmp_path: Path) -> None:
         "t: nothing remains",
     ]
     assert verdict_of(target) == PROVEN
+
+
+@dataclass(frozen=True)
+class Obliging(Gone):
+    """Brokers that set what they are asked to; `done`: what, and when by the clock, in seconds."""
+
+    clock: ManualClock
+    done: list[tuple[str, float]]
+
+    def force(self, topic: str, forced: Forced) -> bool:
+        self.done.append((f"{forced.value} for {topic}", self.clock.monotonic()))
+        return True
+
+    def put_back(self, topic: str, forced: Forced) -> bool:
+        self.done.append((f"{forced.before} for {topic}", self.clock.monotonic()))
+        return True
+
+
+def with_rows(folder: Path) -> Path:
+    """A table of topic t that has KEY."""
+    rows = folder / "partition=0" / "a.parquet"
+    rows.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"key": [KEY]}), rows)
+    written(folder / EXPORT_STATE, json.dumps({"topic": "t"}).encode())
+    return folder
+
+
+@pytest.mark.parametrize("more", ["table", "what was cut off"])
+@pytest.mark.parametrize("in_log", [True, False])
+def test_rounds_are_brought_on_for_what_rounds_remove_alone(
+    more: str, in_log: bool, tmp_path: Path
+) -> None:
+    """Until the next export of a table it may be days, with a topic cleaned each second."""
+    value, tables = tmp_path / "t-0" / f"{FIRST}.deleted", list[Path]()
+    written(tmp_path / "t-0" / LATER, others(10))
+    if more == "table":
+        tables.append(with_rows(tmp_path / "table"))
+    else:
+        written(tmp_path / "t-0" / ".lapse" / "cut-00000000000000000000-512", batch(6, KEY))
+    clock = Sleeper()
+    if in_log:
+        written(value, batch(0, KEY))
+        clock.waiting += [lambda: None, value.unlink]
+    erasure, target = erasure_of(tmp_path, clock, tables=tables)
+    brokers = Obliging(NOBODY, one_broker, clock, [])
+    erasure = Erasure(brokers, erasure.order, [target], erasure._places, clock)
+    lag = ConfigEntry("max.compaction.lag.ms", "9223372036854775807", 5, False, False, 0, (), None)
+    lags = {"t": Served("t", "", (), {0: (0,)}, {lag.name: lag})}
+    erasure.look(target)
+    erasure.run(RealFs(), tmp_path, lambda _: None, until_ms=NOW + 86_400_000, lags=lags)
+    assert verdict_of(target) == REMAINS
+    assert [what for what, _ in brokers.done] == ["1000 for t", "None for t"] * in_log
+    assert all(seconds < 5 for _, seconds in brokers.done)
 
 
 def test_it_waits_until_values_and_then_tombstones_are_gone(tmp_path: Path) -> None:
