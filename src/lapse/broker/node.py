@@ -228,7 +228,7 @@ class Node:
             await disk.run(self._cluster.store.keep_disks, partitions.directory_ids())
         counters, purgatory = Counters(), Purgatory()
         topics = Topics(store, partitions, disk, purgatory, self._config, self._members)
-        await topics.load()
+        await self._load(topics, store, disk, partitions)
         replicas = await self._start_replicas(topics, partitions, disk, purgatory)
         self._require_directories(partitions)
         self._watch_directories(partitions, purgatory)
@@ -317,6 +317,26 @@ class Node:
         )  # fmt: skip
         self._running.push_async_callback(self._cluster.stop)
         return await self._cluster.open(partitions)
+
+    @staticmethod
+    async def _load(
+        topics: Topics, store: MetadataStore, disk: DiskThreads, partitions: Partitions
+    ) -> None:
+        """Open the logs; a lone broker misses what was in a directory that it had and has not."""
+        if not isinstance(store, SqliteStore):  # in a cluster other brokers may have it
+            await topics.load()
+            return
+        had, has = await disk.run(store.disks), partitions.directory_ids()
+        partitions.disks_missing = missing = had - has
+        if len(missing) > len(partitions.offline_directories):  # of those that was said
+            logger.warning(
+                "log directories that this broker had are not there (directory.id %s): what is in "
+                "none of the others is offline", ", ".join(sorted(missing)),
+            )  # fmt: skip
+        await topics.load()
+        # Nothing is noted of what is missing while some of it may be in one that is offline.
+        kept = had | has if partitions.offline_directories else has
+        await disk.run(store.keep_disks, kept)
 
     async def _start_replicas(
         self, topics: Topics, partitions: Partitions, disk: DiskThreads, purgatory: Purgatory

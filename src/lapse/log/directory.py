@@ -281,6 +281,11 @@ class LogDirectory:
             if self._expected.pop(partition, None) is not None:
                 self._write_roster(may_tear=not self.wanted_anew())  # a full disk is emptied so
 
+    def miss(self, partition: TopicPartition, topic_id: uuid.UUID) -> None:
+        """Expect a partition that should be somewhere, until somebody decides; see `remember`."""
+        with self._checkpointing:
+            self._expected[partition] = Expected(format_topic_id(topic_id))
+
     def remember(self) -> None:
         """Write the open partitions to the roster. Raises StorageError."""
         with self._checkpointing:

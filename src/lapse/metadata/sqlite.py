@@ -18,6 +18,7 @@ import sqlite3
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +94,7 @@ _SEALS = "CREATE TABLE seals (name TEXT PRIMARY KEY, seal TEXT NOT NULL) WITHOUT
 MIGRATIONS = (_TOPICS, _BROKER_SETTINGS, _SECURITY, _CLIENT_QUOTAS, _SEALS)
 SCHEMA_VERSION = len(MIGRATIONS)
 _SETTINGS_FROM, _SEALED_FROM = 2, 5
+_DISKS = "log_directories"
 _LEVELS = "feature_levels"  # a fact; a store from before there were any goes by the newest
 _FACTS, _TOPICS_TABLE, _SETTINGS_TABLE = "facts", "topics", "broker_settings"
 _ACLS, _CREDENTIALS, _QUOTAS = "acls", "scram_credentials", "client_quotas"
@@ -309,6 +311,18 @@ class SqliteStore:
             if row is None:
                 self._set(name, fresh().hex())
             return bytes.fromhex(self._get(name))
+
+    def disks(self) -> frozenset[str]:
+        """Ids of the log directories that this broker had when it last started."""
+        with self._transaction():
+            found = [value for name, value in self._rows(_FACTS) if name == _DISKS]
+        return frozenset(json.loads(found[0])) if found else frozenset()
+
+    def keep_disks(self, ids: AbstractSet[str]) -> None:
+        """Remember those that it has, once all is noted that follows from those that it lacks."""
+        if ids != self.disks():
+            with self._changing(_FACTS):
+                self._set(_DISKS, json.dumps(sorted(ids)))
 
     def client_quotas(self) -> Mapping[Entity, Mapping[str, float]]:
         with self._transaction():

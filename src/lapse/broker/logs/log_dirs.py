@@ -14,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from lapse.base.config import BrokerConfig
@@ -154,6 +155,25 @@ class LogDirectories:
     def with_log(self, partition: TopicPartition) -> LogDirectory | None:
         """The online directory that has a partition's log open."""
         return next((d for d in self.online if partition in d.logs), None)
+
+    def require_nowhere(
+        self, partition: TopicPartition, topic_id: uuid.UUID, missing: Collection[str]
+    ) -> None:
+        """Check that a partition without a folder may be made: none that is here is missed.
+
+        An empty log in its place would be taken for the partition's own. `missing`: directories
+        that are not there any more, which may have it: it is missed from now on.
+
+        Raises PerhapsElsewhere where it may be in one that is offline, and MissingData.
+        """
+        for one in self.online:
+            one.require_not_lost(partition, topic_id)
+        if self.offline:
+            places = ", ".join(map(str, self.offline))
+            raise PerhapsElsewhere(f"not found; log directories that are offline: {places}")
+        if missing:
+            self.online[0].miss(partition, topic_id)
+            self.online[0].require_not_lost(partition, topic_id)
 
     # --- failing, and the end -------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from lapse.base.config import BrokerConfig
@@ -62,6 +63,7 @@ class Partitions:
         append_failures: code that appends to a log notes its failures there.
         preferred: directories that partitions are to be made in, once they come to be here.
         cut_short: moves to other directories that a start has found.
+        disks_missing: ids of directories that a lone broker had, and of which none is there.
         relocating: held while a log goes on in another directory, or is removed.
         settled: another object whenever it has changed which logs are here, or who leads them.
         when_offline: called with the partitions of a directory that just went offline, from the
@@ -71,6 +73,7 @@ class Partitions:
     def __init__(self, paths: Sequence[Path], config: BrokerConfig, env: LogEnv) -> None:
         self.offline: dict[TopicPartition, str] = {}
         self.append_failures = AppendFailures(env.clock)
+        self.disks_missing: AbstractSet[str] = frozenset()
         self.preferred: dict[TopicPartition, Path] = {}
         self.relocating, self.settled = threading.Lock(), object()
         self.cut_short: Sequence[tuple[TopicPartition, LogDirectory]] = ()
@@ -419,12 +422,7 @@ class Partitions:
         if directory is not None:
             self._forget_elsewhere(partition, directory)
             return self._open_in(directory, partition, topic)
-        for one in self.directories:
-            one.require_not_lost(partition, topic.topic_id)
-        if self.offline_directories:
-            # An empty log in its place would be taken for the partition's own.
-            places = ", ".join(map(str, self.offline_directories))
-            raise PerhapsElsewhere(f"not found; log directories that are offline: {places}")
+        self._directories.require_nowhere(partition, topic.topic_id, self.disks_missing)
         return self._create(partition, topic)
 
     def _forget_elsewhere(self, partition: TopicPartition, holder: LogDirectory) -> None:

@@ -15,6 +15,7 @@ from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.node import Node
+from lapse.cli.main import main
 from lapse.client.admin import Admin
 from lapse.log.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINT
 from lapse.log.manifest import manifest_path
@@ -110,6 +111,91 @@ async def test_a_partition_that_was_moved_to_another_directory_is_not_missed(
         async with running_node(one, both) as node:
             assert await errors_of(node) == [0, 0]
             assert not node.services.partitions.offline
+
+
+@pytest.fixture
+async def two_dirs(tmp_path: Path) -> tuple[Path, Path, dict[str, str]]:
+    """Closed, with a record in each of two partitions: of `t-1` in the second."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    both = {"log.dirs": f"{one},{two}"}
+    async with running_node(one, both) as node, await connect(node) as c:
+        await create(node, "t", 2)
+        await produce(c, "t", (0, batch_of(b"a")), (1, batch_of(b"b")))
+        assert node.services.partitions.get(GONE).dir.parent == two
+    return one, two, both
+
+
+@pytest.mark.parametrize("how", ["absent", "empty", "dropped"])
+async def test_what_a_disk_had_that_is_not_there_is_not_made_anew(
+    two_dirs: tuple[Path, Path, dict[str, str]], how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not mounted, or not in log.dirs: what was acknowledged meanwhile vanished when it was."""
+    one, two, both = two_dirs
+    aside = two.with_name("aside")
+    two.rename(aside)
+    if how == "empty":
+        two.mkdir()
+    settings = {"log.dirs": str(one)} if how == "dropped" else both
+    for n in range(2):  # and so it stays
+        async with running_node(one, settings) as node:
+            assert await errors_of(node) == [0, OFFLINE]
+            assert f"`lapse repair {one} --partition t-1`" in node.services.partitions.offline[GONE]
+            await create(node, f"new{n}", 3)
+            assert not any((path / "t-1").exists() for path in (one, two))
+    assert caplog.text.count("log directories that this broker had are not there") == 1
+    shutil.rmtree(two, ignore_errors=True)
+    aside.rename(two)
+    async with running_node(one, both) as node, await connect(node) as c:
+        (read,) = await fetch(c, "t", (1, 0))
+        assert (read.error_code, read.high_watermark) == (0, 1)
+        assert await errors_of(node) == [0, 0]
+
+
+@pytest.mark.parametrize("how", ["repair", "delete"])
+async def test_somebody_decides_that_a_disk_is_gone_for_good(
+    two_dirs: tuple[Path, Path, dict[str, str]], how: str
+) -> None:
+    one, two, both = two_dirs
+    shutil.rmtree(two)
+    async with running_node(one, both) as node:
+        assert await errors_of(node) == [0, OFFLINE]
+        if how == "delete":
+            async with await connect(node) as c:
+                await Admin(c).delete_topic("t")
+            await create(node, "t", 2)
+    if how == "repair":
+        assert main(["repair", str(one), "--partition", "t-1", "--accept-empty"]) == 0
+    for _ in range(2):
+        async with running_node(one, both) as node:
+            assert await errors_of(node) == [0, 0]
+
+
+async def test_a_directory_that_has_nothing_that_is_missed_may_go(
+    two_dirs: tuple[Path, Path, dict[str, str]],
+) -> None:
+    one, two, _ = two_dirs
+    shutil.move(two / "t-1", one / "t-1")
+    for n in range(2):
+        async with running_node(one, {"log.dirs": str(one)}) as node:
+            assert await errors_of(node) == [0, 0]
+            await create(node, f"new{n}", 2)
+            assert not node.services.partitions.offline
+
+
+async def test_one_that_is_offline_is_not_forgotten(
+    two_dirs: tuple[Path, Path, dict[str, str]],
+) -> None:
+    """What it has is missed once it is not there at all."""
+    one, two, both = two_dirs
+    aside = two.with_name("aside")
+    two.rename(aside)
+    two.touch()
+    async with running_node(one, both) as node:
+        assert await errors_of(node) == [0, OFFLINE]
+    two.unlink()
+    async with running_node(one, both) as node:
+        assert await errors_of(node) == [0, OFFLINE]
+        assert not (two / "t-1").exists()
 
 
 async def test_what_recovery_cut_off_is_kept_and_counted(
