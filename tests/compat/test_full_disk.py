@@ -8,12 +8,16 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from lapse.metadata.sqlite import SqliteStore
+from lapse.metadata.store import TopicRecord
 from lapse.testing.broker_process import BrokerProcess
 from tests.compat.conftest import create_topic
 
@@ -65,7 +69,7 @@ def fill(ballast: Path) -> None:
 
 
 def test_a_full_disk_is_emptied(small_disk: Path) -> None:
-    """By DeleteRecords, which notes durably what goes before it goes."""
+    """By DeleteRecords and DeleteTopics, which note durably what goes before it goes."""
     quick = {"lapse.housekeeping.interval.ms": "100", "log.segment.delete.delay.ms": "0"}
     with BrokerProcess(small_disk / "data", quick) as broker:
         create_topic(broker, "t", "-c", "compression.type=producer", "-c", "segment.bytes=1048576")
@@ -79,6 +83,29 @@ def test_a_full_disk_is_emptied(small_disk: Path) -> None:
         (future,) = admin.delete_records([TopicPartition("t", 0, 25)]).values()
         assert future.result(SECONDS_MAX).low_watermark == 25
         until(lambda: free(small_disk) > 1_500_000, "nothing was freed")
+        fill(small_disk / "more")
+        assert free(small_disk) == 0
+        admin.delete_topics(["t"])["t"].result(SECONDS_MAX)
+        until(lambda: free(small_disk) > 1_000_000, "nothing was freed")
+
+
+def test_a_deletion_has_room_wherever_the_store_has_got_to(small_disk: Path) -> None:
+    for changes in range(12):
+        store = SqliteStore(small_disk / f"{changes}.sqlite", lambda: "cluster")
+        topic = TopicRecord("t", uuid4(), 1, {})
+        store.create_topics([topic])
+        store.close()
+        store = SqliteStore(store.path, lambda: "cluster")
+        for partitions in range(changes):
+            store.change_topic(replace(topic, partitions=partitions + 2))
+        ballast = small_disk / "ballast"
+        fill(ballast)
+        assert free(small_disk) == 0
+        store.start_deletion(topic.topic_id)
+        store.finish_deletion(topic.topic_id)
+        assert (store.topics(), store.deletions()) == ([], [])
+        ballast.unlink()
+        store.close()
 
 
 def test_a_full_disk_is_seen(small_disk: Path) -> None:

@@ -100,6 +100,9 @@ _FACTS, _TOPICS_TABLE, _SETTINGS_TABLE = "facts", "topics", "broker_settings"
 _ACLS, _CREDENTIALS, _QUOTAS = "acls", "scram_credentials", "client_quotas"
 SEALED = (_FACTS, _TOPICS_TABLE, _SETTINGS_TABLE, _ACLS, _CREDENTIALS, _QUOTAS)
 _SEAL_BYTES = 16
+# So few pages of the write-ahead log are brought into the file at a time, and so many changes have
+# room in it from the beginning: a topic can be deleted on a disk that is full.
+_LOGGED_PAGES, _KEPT_CHANGES = 16, 4
 _BROKEN = (sqlite3.Error, UnicodeDecodeError)  # SQLite's own words may have what is damaged
 _ACL_COLUMNS = ", ".join(AclBinding.__dataclass_fields__)  # of the table and of the class
 
@@ -142,6 +145,7 @@ class SqliteStore:
     def _prepare(self, new_cluster_id: Callable[[], str]) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute(f"PRAGMA wal_autocheckpoint = {_LOGGED_PAGES}")
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version > SCHEMA_VERSION:
             raise ConfigError(
@@ -162,6 +166,19 @@ class SqliteStore:
         with self._transaction():
             for table in SEALED:
                 self._rows(table)
+        self._keep_room()
+
+    def _keep_room(self) -> None:
+        """Have room in the write-ahead log, which who closed the store last has removed."""
+        try:
+            for n in range(_KEPT_CHANGES):
+                with self._changing(_FACTS):
+                    self._set("room", str(n))
+            with self._storage():
+                self._bring_in()
+        except StorageError as e:  # full already: it is as well opened without
+            if not _is_full(e):
+                raise
 
     def cluster_id(self) -> str:
         with self._transaction():
@@ -225,6 +242,9 @@ class SqliteStore:
             require_same(f"topic {topic.name}", stored[str(topic.topic_id)], was)
 
     def start_deletion(self, topic_id: uuid.UUID) -> None:
+        self._with_room(self._start_deletion, topic_id)
+
+    def _start_deletion(self, topic_id: uuid.UUID) -> None:
         with self._changing(_TOPICS_TABLE):
             done = self._db.execute(
                 "UPDATE topics SET state = ? WHERE topic_id = ? AND state = ?",
@@ -234,10 +254,28 @@ class SqliteStore:
                 raise no_topic(topic_id)
 
     def finish_deletion(self, topic_id: uuid.UUID) -> None:
+        self._with_room(self._finish_deletion, topic_id)
+
+    def _finish_deletion(self, topic_id: uuid.UUID) -> None:
         with self._changing(_TOPICS_TABLE):
             self._db.execute(
                 "DELETE FROM topics WHERE topic_id = ? AND state = ?", (str(topic_id), _DELETING)
             )
+
+    def _with_room(self, change: Callable[[uuid.UUID], None], topic_id: uuid.UUID) -> None:
+        """Make a change that has a full disk emptied: where the log has no room, from its start."""
+        try:
+            change(topic_id)
+        except StorageError as e:
+            if not _is_full(e):
+                raise
+            with self._lock, self._storage():
+                self._bring_in()
+            change(topic_id)
+
+    def _bring_in(self) -> None:
+        """Bring the write-ahead log into the file; what comes next overwrites what is in it."""
+        self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
 
     def broker_settings(self) -> Mapping[str, Mapping[str, str]]:
         with self._transaction():
@@ -396,6 +434,11 @@ class SqliteStore:
             yield
         except _BROKEN as e:
             raise StorageError(f"{self.path}: {e}") from e
+
+
+def _is_full(error: StorageError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, sqlite3.Error) and cause.sqlite_errorcode == sqlite3.SQLITE_FULL
 
 
 # --- seals ----------------------------------------------------------------------------------------
