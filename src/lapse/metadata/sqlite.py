@@ -27,6 +27,7 @@ from typing import Any
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import make_private
 from lapse.metadata.features import ALL, Levels, decoded_levels, encoded_levels
+from lapse.metadata.sqlite_schema import DELETING, LIVE, MIGRATIONS, SCHEMA_VERSION
 from lapse.metadata.store import (
     Entity,
     TopicRecord,
@@ -39,60 +40,6 @@ from lapse.security.acls import AclBinding, Operation, PatternType, Permission, 
 from lapse.security.scram import Credentials, ScramCredential, ScramMechanism
 
 STORE = "lapse-metadata.sqlite"  # its name in a data directory
-_LIVE, _DELETING = 0, 1
-
-_TOPICS = f"""
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE topics (
-    topic_id TEXT PRIMARY KEY,
-    name TEXT NOT NULL,
-    partitions INTEGER NOT NULL,
-    overrides TEXT NOT NULL,
-    state INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE UNIQUE INDEX live_names ON topics (name) WHERE state = {_LIVE};
-"""
-_BROKER_SETTINGS = """
-CREATE TABLE broker_settings (
-    broker TEXT NOT NULL,
-    name TEXT NOT NULL,
-    value TEXT NOT NULL,
-    PRIMARY KEY (broker, name)
-) WITHOUT ROWID;
-"""
-_SECURITY = """
-CREATE TABLE acls (
-    resource_type INTEGER NOT NULL,
-    pattern_type INTEGER NOT NULL,
-    name TEXT NOT NULL,
-    principal TEXT NOT NULL,
-    host TEXT NOT NULL,
-    operation INTEGER NOT NULL,
-    permission INTEGER NOT NULL,
-    PRIMARY KEY (resource_type, pattern_type, name, principal, host, operation, permission)
-) WITHOUT ROWID;
-CREATE TABLE scram_credentials (
-    user TEXT NOT NULL,
-    mechanism INTEGER NOT NULL,
-    salt BLOB NOT NULL,
-    stored_key BLOB NOT NULL,
-    server_key BLOB NOT NULL,
-    iterations INTEGER NOT NULL,
-    PRIMARY KEY (user, mechanism)
-) WITHOUT ROWID;
-"""
-_CLIENT_QUOTAS = """
-CREATE TABLE client_quotas (
-    entity TEXT NOT NULL,
-    name TEXT NOT NULL,
-    value REAL NOT NULL,
-    PRIMARY KEY (entity, name)
-) WITHOUT ROWID;
-"""
-_SEALS = "CREATE TABLE seals (name TEXT PRIMARY KEY, seal TEXT NOT NULL) WITHOUT ROWID;"
-# What brings a store from each version to the next; a new one, whose version is 0, gets them all.
-MIGRATIONS = (_TOPICS, _BROKER_SETTINGS, _SECURITY, _CLIENT_QUOTAS, _SEALS)
-SCHEMA_VERSION = len(MIGRATIONS)
 _SETTINGS_FROM, _SEALED_FROM = 2, 5
 _DISKS = "log_directories"
 _LEVELS = "feature_levels"  # a fact; a store from before there were any goes by the newest
@@ -194,10 +141,10 @@ class SqliteStore:
             self._set(_LEVELS, encoded_levels(levels).decode())
 
     def topics(self) -> Sequence[TopicRecord]:
-        return self._in_state(_LIVE)
+        return self._in_state(LIVE)
 
     def deletions(self) -> Sequence[TopicRecord]:
-        return self._in_state(_DELETING)
+        return self._in_state(DELETING)
 
     def finish_departure(self, topic_id: uuid.UUID, number: int) -> None:
         """Nothing: what is on a broker that is alone does not move."""
@@ -223,7 +170,7 @@ class SqliteStore:
                             topic.name,
                             topic.partitions,
                             json.dumps(dict(topic.overrides)),
-                            _LIVE,
+                            LIVE,
                         ),
                     )
                 except sqlite3.IntegrityError:
@@ -234,7 +181,7 @@ class SqliteStore:
             stored = {row[0]: (row[2], json.loads(row[3])) for row in self._rows(_TOPICS_TABLE)}
             done = self._db.execute(
                 "UPDATE topics SET partitions = ?, overrides = ? WHERE topic_id = ? AND state = ?",
-                (topic.partitions, json.dumps(dict(topic.overrides)), str(topic.topic_id), _LIVE),
+                (topic.partitions, json.dumps(dict(topic.overrides)), str(topic.topic_id), LIVE),
             )
             if done.rowcount != 1:
                 raise no_topic(topic.topic_id)
@@ -248,7 +195,7 @@ class SqliteStore:
         with self._changing(_TOPICS_TABLE):
             done = self._db.execute(
                 "UPDATE topics SET state = ? WHERE topic_id = ? AND state = ?",
-                (_DELETING, str(topic_id), _LIVE),
+                (DELETING, str(topic_id), LIVE),
             )
             if done.rowcount != 1:
                 raise no_topic(topic_id)
@@ -259,7 +206,7 @@ class SqliteStore:
     def _finish_deletion(self, topic_id: uuid.UUID) -> None:
         with self._changing(_TOPICS_TABLE):
             self._db.execute(
-                "DELETE FROM topics WHERE topic_id = ? AND state = ?", (str(topic_id), _DELETING)
+                "DELETE FROM topics WHERE topic_id = ? AND state = ?", (str(topic_id), DELETING)
             )
 
     def _with_room(self, change: Callable[[uuid.UUID], None], topic_id: uuid.UUID) -> None:
@@ -540,7 +487,7 @@ def look_at_settings(path: Path) -> Settings:
             levels = ALL
             rows = _all_rows(db, _TOPICS_TABLE)
             settings = _all_rows(db, _SETTINGS_TABLE) if version >= _SETTINGS_FROM else []
-        topics = {row[1]: json.loads(row[3]) for row in rows if row[4] == _LIVE}
+        topics = {row[1]: json.loads(row[3]) for row in rows if row[4] == LIVE}
         return Settings(topics, _settings_of(settings), levels)
 
 

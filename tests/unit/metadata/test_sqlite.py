@@ -14,7 +14,8 @@ import pytest
 
 from lapse.base.errors import ConfigError, StorageError
 from lapse.metadata import sqlite
-from lapse.metadata.sqlite import SCHEMA_VERSION, SqliteStore, look_at_settings
+from lapse.metadata.sqlite import SqliteStore, look_at_settings
+from lapse.metadata.sqlite_schema import SCHEMA_VERSION
 from lapse.metadata.store import ALL_BROKERS, TopicRecord
 from tests.support.cli.unprivileged import unprivileged
 from tests.support.metadata.store_contract import Open, StoreContract, record
