@@ -126,6 +126,7 @@ class Cluster:
         self._joining: Membership
         self._changed, self._ended = asyncio.Event(), asyncio.Event()
         self._versions: dict[str, int] = {}
+        self._holder: int | None = None  # of the office, as it was last read
         self._read_in_office = NO_EPOCH  # of which everything was read that it changes
         self._rebalance_s = clock.monotonic() + config.leader_imbalance_check_interval_seconds
         self._task: asyncio.Task[None] | None = None
@@ -255,8 +256,18 @@ class Cluster:
         if mine is None or mine.epoch != self._members.epoch:
             return False
         self._members.brokers = brokers
-        self._members.controller_id = self._joining.controller()
+        self._holder = self._joining.controller()
+        self._tell_controller()
         return True
+
+    def _tell_controller(self) -> None:
+        """Who changes what clients ask for: this broker not before it would do it (`_fence`).
+
+        A client that asked it too early would be refused, and not every one tries again.
+        """
+        is_mine = self._holder == self._config.node_id
+        has_read = self._joining.epoch == self._read_in_office
+        self._members.controller_id = None if is_mine and not has_read else self._holder
 
     def _fence(self) -> Sequence[Check]:
         """Of what clients ask for; raises NOT_CONTROLLER.
@@ -340,6 +351,7 @@ class Cluster:
                 await self.rereads[kind]()
             self._versions[kind] = version
         self._read_in_office = office
+        self._tell_controller()
 
     def _look(self) -> dict[str, int] | None:
         """Who is there and what has changed; as the controller, have who is there lead.
