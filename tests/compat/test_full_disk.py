@@ -97,7 +97,8 @@ def test_a_deletion_has_room_wherever_the_store_has_got_to(small_disk: Path) -> 
         store.close()
         store = SqliteStore(store.path, lambda: "cluster")
         for partitions in range(changes):
-            store.change_topic(replace(topic, partitions=partitions + 2))
+            before, topic = topic, replace(topic, partitions=partitions + 2)
+            store.change_topic(topic, before)
         ballast = small_disk / "ballast"
         fill(ballast)
         assert free(small_disk) == 0
