@@ -280,10 +280,10 @@ def test_a_commit_whose_answer_was_lost_is_looked_up(
 
 def lose_next(tree: ZooKeeperTree, line: Line, meanwhile: Callable[[], object]) -> None:
     """The next commit gets lost on its way to the server; somebody else is there before it."""
-    send = tree._send
+    patch, send = pytest.MonkeyPatch(), tree._send
 
     def lost(steps: Sequence[Step], until: float) -> None:
-        tree._send = send  # type: ignore[method-assign]
+        patch.undo()
         line.hold()
         sender, _ = in_thread(lambda: (meanwhile(), line.cut()))
         try:
@@ -291,7 +291,7 @@ def lose_next(tree: ZooKeeperTree, line: Line, meanwhile: Callable[[], object]) 
         finally:
             sender.join()
 
-    tree._send = lost  # type: ignore[method-assign]
+    patch.setattr(tree, "_send", lost)
 
 
 def test_a_block_of_producer_ids_is_given_once_though_a_commit_is_lost(

@@ -253,8 +253,9 @@ class Slow(Peer):
                 await self.reads.wait()
             return await read(n)
 
-        reader.readexactly = when_it_may  # type: ignore[method-assign]
-        await super().serve(reader, writer)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reader, "readexactly", when_it_may)
+            await super().serve(reader, writer)
 
 
 _LARGE, _MANY = 900_000, 40  # more than sockets hold

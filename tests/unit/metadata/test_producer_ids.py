@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -13,20 +13,23 @@ from lapse.metadata.tree import Change, Create, Step
 from lapse.testing.memory_tree import MemoryEnsemble
 
 
-def test_brokers_that_take_one_block_commit_something_else() -> None:
+def test_brokers_that_take_one_block_commit_something_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """So that a tree can tell what it has done itself from what another one has done."""
     ensemble = MemoryEnsemble()
     ensemble.connect().commit([Create(NEXT, b"1000")])  # as brokers from before it leave it
     committed: list[Sequence[Step]] = []
     for broker in (1, 2, 1, 1):
         tree = ensemble.connect()
-        commit = tree.commit
 
-        def noted(steps: Sequence[Step], commit: object = commit) -> None:
+        def noted(
+            steps: Sequence[Step], commit: Callable[[Sequence[Step]], None] = tree.commit
+        ) -> None:
             committed.append(steps)
-            commit(steps)  # type: ignore[operator]
+            commit(steps)
 
-        tree.commit = noted  # type: ignore[method-assign]
+        monkeypatch.setattr(tree, "commit", noted)
         begin = 1000 * len(committed) + 1000
         assert producer_ids.allocate(tree, broker, 1000) == range(begin, begin + 1000)
     marks = [step.data for _, step in committed if isinstance(step, Create | Change)]

@@ -28,6 +28,7 @@ from lapse.broker.logs.topics import require_more
 from lapse.broker.request.authorize import TOPIC_REFUSED, Items, each, message_of, of_topic
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint, Mutations, always
+from lapse.broker.request.repeated import named_twice
 from lapse.broker.request.throttle import charge_mutations, within_quota
 from lapse.metadata.image import INTERNAL_TOPICS, Topic
 from lapse.security.acls import Operation
@@ -51,7 +52,7 @@ async def handle(
     for name, requested in {topic.name: topic for topic in request.topics}.items():
         try:
             if times[name] > 1:
-                raise _named_twice(name)
+                raise named_twice(f"topic {name}")
             added = validate(
                 requested, services.topics.image.topics.get(name), services.topics.members.able
             )
@@ -73,17 +74,13 @@ def _charge(
 
     def partitions(topic: CreatePartitionsTopic) -> int:
         if times[topic.name] > 1:
-            raise _named_twice(topic.name)
+            raise named_twice(f"topic {topic.name}")
         return validate(topic, topics.get(topic.name), able)
 
     strict = version >= STRICT_FROM
     fine, refused = within_quota(services, session, request.topics, partitions, strict=strict)
     results = tuple(_refused(topic.name, e) for topic, e in refused)
     return (replace(request, topics=fine) if fine or not refused else None), results
-
-
-def _named_twice(name: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
 
 
 def _refused(name: str, error: KafkaError) -> CreatePartitionsTopicResult:

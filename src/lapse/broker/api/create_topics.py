@@ -39,6 +39,7 @@ from lapse.broker.request.authorize import (
 )
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint, Mutations, always
+from lapse.broker.request.repeated import named_twice
 from lapse.broker.request.throttle import charge_mutations, within_quota
 from lapse.metadata.image import METADATA_LOG, Topic
 from lapse.metadata.settings import BrokerSettings, describe_topic
@@ -67,7 +68,7 @@ async def handle(
     for name, requested in {topic.name: topic for topic in request.topics}.items():
         try:
             if times[name] > 1:
-                raise _named_twice(name)
+                raise named_twice(f"topic {name}")
             new = validate(requested, services.topics, services.config)
             charge_mutations(services, session, new.partitions, strict=version >= STRICT_FROM)
             topic = None if request.validate_only else await services.topics.create(new)
@@ -84,17 +85,13 @@ def _charge(
 
     def partitions(topic: CreatableTopic) -> int:
         if times[topic.name] > 1:
-            raise _named_twice(topic.name)
+            raise named_twice(f"topic {topic.name}")
         return validate(topic, services.topics, services.config).partitions
 
     strict = version >= STRICT_FROM
     fine, refused = within_quota(services, session, request.topics, partitions, strict=strict)
     results = tuple(_refused(topic.name, e) for topic, e in refused)
     return (replace(request, topics=fine) if fine or not refused else None), results
-
-
-def _named_twice(name: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
 
 
 def _refused(name: str, error: KafkaError) -> CreatableTopicResult:

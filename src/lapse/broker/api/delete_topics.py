@@ -20,6 +20,7 @@ from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.request.authorize import TOPIC_REFUSED, Caller, Handle, message_of
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint, Mutations, always
+from lapse.broker.request.repeated import named_twice
 from lapse.broker.request.throttle import charge_mutations, within_quota
 from lapse.metadata.image import Image, Topic
 from lapse.security.acls import Operation
@@ -94,7 +95,7 @@ def _failed(state: DeleteTopicState, error: KafkaError) -> DeletableTopicResult:
 
 def _find(image: Image, state: DeleteTopicState, times: int) -> Topic:
     if times > 1:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
+        raise named_twice("the topic")
     if state.name is None:
         topic = image.ids.get(state.topic_id)
         if topic is None:

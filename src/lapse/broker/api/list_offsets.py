@@ -39,6 +39,7 @@ from lapse.broker.logs.partitions import Partitions
 from lapse.broker.request.authorize import Caller, Handle, Items, each, of_topic, uncommitted
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.repeated import named_twice
 from lapse.log.lookup import FoundRecord
 from lapse.log.partition_log import PartitionLog
 from lapse.log.state import LogState
@@ -148,7 +149,7 @@ def _result(
 ) -> ListOffsetsPartitionResponse:
     try:
         if repeated:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{where} is named more than once")
+            raise named_twice(str(where))
         if by not in _LOOKUPS:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"lookup by {by} is unknown")
         if requested.timestamp < 0 and version < _SINCE.get(requested.timestamp, version + 1):

@@ -18,6 +18,7 @@ from lapse.base.ids import check_topic_name
 from lapse.broker.logs.topics import Change
 from lapse.broker.request.authorize import Caller, message_of
 from lapse.broker.request.context import Services
+from lapse.broker.request.repeated import named_twice
 from lapse.metadata.store import ALL_BROKERS
 from lapse.security.acls import CLUSTER_NAME, REFUSALS, Operation, ResourceType
 
@@ -54,7 +55,7 @@ async def alter_all(
     for alteration in alterations:
         try:
             if times[alteration.resource_type, alteration.resource_name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "a resource is named more than once")
+                raise named_twice("a resource")
             await _alter(services, alteration, validate_only=validate_only)
             results.append(Altered(ErrorCode.NONE, None))
         except KafkaError as e:

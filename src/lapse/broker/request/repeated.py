@@ -1,4 +1,4 @@
-"""What a request names more than once, in answers that have a row for each time.
+"""What a request names more than once: refused, or a row for each time in the answer.
 
 A row may be far larger than the name that asks for it, so it is made once, and the answer holds the
 same object again: else a few kilobytes would keep the event loop busy for seconds.
@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
+from lapse.base.errors import ErrorCode, KafkaError
+
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def named_twice(what: str) -> KafkaError:
+    """The refusal of what may be named once."""
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"{what} is named more than once")
 
 
 async def for_each(keys: Sequence[K], make: Callable[[K], Awaitable[R]]) -> list[R]:

@@ -138,12 +138,12 @@ async def test_an_acl_whose_answer_was_lost_is_deleted_with_the_others(two: Cont
 
 
 @pytest.fixture
-def refused(two: Controllers) -> Callable[[], None]:
+def refused(two: Controllers, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def refuse() -> None:
         def fence() -> list[object]:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "not yet")
 
-        two.store._fence = fence  # type: ignore[assignment]
+        monkeypatch.setattr(two.store, "_fence", fence)
 
     return refuse
 
