@@ -160,7 +160,7 @@ class Producer(AbstractAsyncContextManager["Producer"]):
             KafkaError: INVALID_RECORD (see above), MESSAGE_TOO_LARGE, an unknown topic or
                 partition, REQUEST_TIMED_OUT where there was no memory for `max_block_ms`.
             UnsupportedFeature: the broker does not know tombstones with values.
-            ConnectionLost: no broker can be reached for `max_block_ms`.
+            ConnectionLost: no broker can be reached, or answers, for `max_block_ms`.
         """
         self._check_open()
         moment = self._clock.now_ms() if create_time is None else create_time
@@ -172,14 +172,19 @@ class Producer(AbstractAsyncContextManager["Producer"]):
                 f"{topic}: the record may take {size} bytes, max_request_size is "
                 f"{self._config.max_request_size}",
             )
+        is_placed = False
         try:
             async with asyncio.timeout(self._config.max_block_ms / 1000):
                 where = await self._place(topic, key, partition, size)
                 await self._join(where)
                 if record.tombstone:
                     await self._require_tombstone_values(where)
+                is_placed = True
                 await self._room.take(size)
         except TimeoutError as e:
+            if not is_placed:
+                error = f"{topic}: no broker answers within max_block_ms"
+                raise ConnectionLost(error, sent=False) from e
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"{topic}: no place for the record within max_block_ms; waiting records hold "
@@ -264,11 +269,13 @@ class Producer(AbstractAsyncContextManager["Producer"]):
     async def close(self, timeout_ms: int | None = None) -> None:
         """Flush, for so long; what is not sent then fails."""
         self._closed = True
-        is_flushed = False
+        is_flushed, left = False, self._config.request_timeout_ms / 1000
         try:
-            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000) as limit:
                 await self.flush()
             is_flushed = True
+            if (until := limit.when()) is not None:
+                left = min(left, until - asyncio.get_running_loop().time())
         except TimeoutError:
             pass
         finally:
@@ -278,7 +285,7 @@ class Producer(AbstractAsyncContextManager["Producer"]):
             await asyncio.gather(*running, return_exceptions=True)
             self._fail_what_waits()
             if is_flushed and self._config.acks == NO_ACKS:  # nobody has said what has arrived
-                await self._cluster.finish(self._config.request_timeout_ms / 1000)
+                await self._cluster.finish(left)
             self._cluster.close()
             await asyncio.sleep(0)  # the records' futures follow their batches'
 

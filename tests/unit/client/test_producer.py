@@ -201,6 +201,15 @@ async def test_a_closed_producer_takes_nothing_and_fails_what_waited(tmp_path: P
             await late.send("t", b"k", b"v")
 
 
+async def test_a_broker_that_does_not_answer_is_no_lack_of_memory() -> None:
+    silent = Peer({})
+    async with running_peers(silent):
+        config = ProducerConfig(max_block_ms=300)
+        async with Producer(silent.address, config) as producer:
+            with pytest.raises(ConnectionLost, match="t: no broker answers within max_block_ms"):
+                await producer.send("t", b"k", b"v")
+
+
 async def test_a_broker_that_comes_back_gets_each_record_once(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await create(node, "t")
@@ -266,11 +275,16 @@ TRUSTING = {
 NO_ACKS = ProducerConfig(acks=0, enable_idempotence=False, linger_ms=0)
 
 
+def peer_tls() -> ssl.SSLContext:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(CHECKED_IN / "server.crt", CHECKED_IN / "server.key")
+    return tls
+
+
 @pytest.mark.parametrize("is_secured", [False, True])
 async def test_without_acks_nothing_is_dropped_at_the_end(is_secured: bool) -> None:
     """What the broker has not read yet is sent before the producer hangs up."""
-    peer, tls = Slow(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(CHECKED_IN / "server.crt", CHECKED_IN / "server.key")
+    peer, tls = Slow(), peer_tls()
     who = login({**TRUSTING, "security.protocol": "SSL" if is_secured else "PLAINTEXT"})
     async with running_peers(peer, tls=tls if is_secured else None), asyncio.timeout(20):
         async with Producer(peer.address, NO_ACKS, login=who) as producer:
@@ -290,6 +304,17 @@ async def test_without_acks_a_broker_that_reads_nothing_is_not_waited_for_too_lo
             sent = [await producer.send("t", b"k", bytes(_LARGE)) for _ in range(30)]
             await asyncio.wait(sent)
         assert isinstance(sent[-1].exception(), KafkaError)
+        peer.reads.set()
+
+
+async def test_without_acks_the_end_takes_no_longer_than_it_may() -> None:
+    """Who speaks TLS waits at the end for the other side, which reads nothing here."""
+    peer, config = Slow(), replace(NO_ACKS, request_timeout_ms=60_000)
+    async with running_peers(peer, tls=peer_tls()), asyncio.timeout(20):
+        who = login({**TRUSTING, "security.protocol": "SSL"})
+        producer = Producer(peer.address, config, login=who)
+        await (await producer.send("t", b"k", bytes(_LARGE)))
+        await producer.close(timeout_ms=300)
         peer.reads.set()
 
 

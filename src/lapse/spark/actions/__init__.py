@@ -146,7 +146,8 @@ def erase(
         "topic": topic, "topic_column": topic_column, "key": key,
         "keys": paths_in(spark, "keys", keys), "key_column": key_column, "key_format": key_format,
         "spark_local_dir": paths_in(spark, "spark_local_dir", spark_local_dir),
-        "table": paths_in(spark, "table", table), "deadline": deadline, "wait": wait,
+        "table": paths_in(spark, "table", table, may_be_uri=True),
+        "deadline": deadline, "wait": wait,
         "leave_tombstones": leave_tombstones, "keep_settings": keep_settings, "dry_run": dry_run,
         "sign_with": path_in(spark, "sign_with", sign_with), "bootstrap_server": bootstrap_server,
     }  # fmt: skip
@@ -175,7 +176,8 @@ def prove_erased(
         "key_format": key_format, "offset": offset, "below_offset": below_offset,
         "tombstones_too": tombstones_too,
         "spark_local_dir": paths_in(spark, "spark_local_dir", spark_local_dir),
-        "table": paths_in(spark, "table", table), "report": path_in(spark, "report", report),
+        "table": paths_in(spark, "table", table, may_be_uri=True),
+        "report": path_in(spark, "report", report),
         "sign_with": path_in(spark, "sign_with", sign_with),
     }  # fmt: skip
     with needed_for("lapse.spark.actions.prove_erased"):
@@ -221,7 +223,8 @@ def export(
     The topic is read from a broker, or with `from_` from log directories.
     """
     options = {
-        "to": path_in(spark, "to", to), "from": ",".join(paths_in(spark, "from_", from_)) or None,
+        "to": path_in(spark, "to", to, may_be_uri=True),
+        "from": ",".join(paths_in(spark, "from_", from_)) or None,
         "bootstrap_server": bootstrap_server, "format": format, "catalog": catalog,
         "history": history, "anew": anew, "-c": config or {}, "dry_run": dry_run,
     }  # fmt: skip

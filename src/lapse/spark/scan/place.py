@@ -17,7 +17,7 @@ from lapse.spark.scan import plan as files
 from lapse.spark.scan.broker import Ranges
 from lapse.spark.scan.byte_limit import Offsets
 from lapse.spark.scan.options import SourceOptions
-from lapse.spark.scan.plan import Extent, Pruning, Split
+from lapse.spark.scan.plan import Extent, Pruning, Slice, Split
 
 
 def plan(options: SourceOptions, pruning: Pruning) -> list[Split]:
@@ -44,9 +44,14 @@ def plan_batch(
 
 
 def _meant(split: Split, topic_ids: Mapping[str, uuid.UUID]) -> Split:
-    """A topic may have been made anew since the ids were told."""
+    """A topic may have been made anew since the ids were told; a folder may say none."""
     return Split(
-        [replace(s, topic_id=topic_ids.get(s.partition.topic, s.topic_id)) for s in split.slices]
+        [
+            s
+            if isinstance(s, Slice) and s.topic_id is None
+            else replace(s, topic_id=topic_ids.get(s.partition.topic, s.topic_id))
+            for s in split.slices
+        ]
     )
 
 

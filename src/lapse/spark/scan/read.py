@@ -179,7 +179,7 @@ class _SliceReader:
     def _is_anew(self) -> bool:
         """Whether the folder is not the planned topic's any more, with a segment of it open."""
         wanted = self._slice.topic_id
-        return wanted is not None and read_topic_id(self._dir) != wanted
+        return wanted is not None and read_topic_id(self._dir) not in {wanted, None}
 
     def _check_start(self, segment: OpenedSegment) -> None:
         first = segment.base_offset

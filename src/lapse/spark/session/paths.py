@@ -13,11 +13,15 @@ from lapse.base.errors import ConfigError
 PathLike = str | os.PathLike[str]
 
 
-def path_in(spark: SparkSession, name: str, path: PathLike | None) -> str | None:
+def path_in(
+    spark: SparkSession, name: str, path: PathLike | None, *, may_be_uri: bool = False
+) -> str | None:
     """A path as tasks see it, or a URI. Raises ConfigError for one that means nothing there."""
     if path is None:
         return None
     text = os.fspath(path)
+    if is_bucket(text) and not may_be_uri:
+        raise ConfigError(f"{name}={text}: allowed is a path, as Spark's workers see it")
     if os.path.isabs(text) or is_bucket(text):
         return text
     if is_connected(spark):
@@ -29,11 +33,16 @@ def path_in(spark: SparkSession, name: str, path: PathLike | None) -> str | None
 
 
 def paths_in(
-    spark: SparkSession, name: str, paths: PathLike | Sequence[PathLike] | None
+    spark: SparkSession,
+    name: str,
+    paths: PathLike | Sequence[PathLike] | None,
+    *,
+    may_be_uri: bool = False,
 ) -> list[str]:
     """One path or several."""
     some = [paths] if isinstance(paths, (str, os.PathLike)) else paths or []
-    return [found for path in some if (found := path_in(spark, name, path)) is not None]
+    found = (path_in(spark, name, path, may_be_uri=may_be_uri) for path in some)
+    return [path for path in found if path is not None]
 
 
 def is_connected(spark: SparkSession) -> bool:

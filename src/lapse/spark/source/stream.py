@@ -277,6 +277,9 @@ def _without_begins(position: Mapping[str, Mapping[str, Any]]) -> Position:
 
 
 def ids_of(there: Extents) -> dict[str, uuid.UUID]:
-    """Ids of the existing topics, where they are known."""
-    known = ((p.topic, extent.topic_id) for p, extent in there.items())
-    return {topic: topic_id for topic, topic_id in known if topic_id is not None}
+    """Ids of the existing topics, where they are known, and all partitions say the same."""
+    known: dict[str, set[uuid.UUID]] = {}
+    for partition, extent in there.items():
+        if extent.topic_id is not None:
+            known.setdefault(partition.topic, set()).add(extent.topic_id)
+    return {topic: ids.pop() for topic, ids in known.items() if len(ids) == 1}

@@ -50,14 +50,12 @@ class Written(WriterCommitMessage):
     Attributes:
         attempt: 0 for the first; without a turn, earlier ones have written some records too.
         turn: what was written exactly once; None where it was at least once.
-        was_there: the turn had been taken before, or by another.
     """
 
     task: int
     attempt: int
     records: int
     turn: Turn | None = None
-    was_there: bool = False
 
 
 class _Writer:
@@ -96,7 +94,7 @@ class _Writer:
         row_digest.warm_up()
         if turn is not None:
             done = asyncio.run(write_once(iterator, self._options, turn))
-            return Written(task, attempt, done.records, turn, was_there=done.was_there)
+            return Written(task, attempt, done.records, turn)
         if attempt:
             _log.warning(
                 "task %d is run again (attempt %d): what was written before stays",

@@ -26,7 +26,14 @@ def test_a_path_is_as_tasks_see_it() -> None:
     assert path_in(CONNECTED, "path", Path("/data")) == "/data"
     assert paths_in(CLASSIC, "replica", "/a") == paths_in(CLASSIC, "replica", ["/a"]) == ["/a"]
     assert paths_in(CONNECTED, "replica", ()) == []
-    assert path_in(CLASSIC, "to", "s3://lake/t") == "s3://lake/t"
-    assert path_in(CONNECTED, "to", "s3://lake/t") == "s3://lake/t"
     with pytest.raises(ConfigError, match="replica=b: allowed is an absolute path"):
         paths_in(CONNECTED, "replica", ["/a", "b"])
+
+
+@pytest.mark.parametrize("spark", [CLASSIC, CONNECTED])
+def test_a_uri_is_for_tables_alone(spark: Any) -> None:
+    """A task would take it for a folder's name, below wherever it runs."""
+    assert path_in(spark, "to", "s3://lake/t", may_be_uri=True) == "s3://lake/t"
+    assert paths_in(spark, "table", ["s3://lake/t"], may_be_uri=True) == ["s3://lake/t"]
+    with pytest.raises(ConfigError, match="replica=s3://lake/t: allowed is a path"):
+        paths_in(spark, "replica", ["s3://lake/t"])

@@ -132,7 +132,7 @@ async def test_fewer_tasks_of_which_none_was_there_are_refused(node: Node) -> No
         turn = replace(TURN, task=task)
         done = await write_once(batches(rows), options(node), turn)
         assert not done.was_there
-        told.append(Written(task, 0, done.records, turn, was_there=done.was_there))
+        told.append(Written(task, 0, done.records, turn))
     schema = StructType().add("key", BinaryType()).add("value", BinaryType())
     writer = LapseStreamWriter(options(node), schema)
     with pytest.raises(ReplayDiffers, match=r"task 2 .*10 rows of it are there, now"):

@@ -301,6 +301,42 @@ def test_a_topic_that_was_made_anew_is_known_by_its_id(tmp_path: Path) -> None:
     assert read(lenient, end, after) == [f"a:{n}" for n in range(5 * RECORDS)]
 
 
+def with_id(root: Path, partition: TopicPartition) -> None:
+    write(root, partition, 1)
+    write_topic_id(RealFs(), root / str(partition), uuid.uuid4())
+
+
+@pytest.mark.parametrize("lenient", ["true", "false"])
+def test_a_log_that_says_no_id_is_no_other_topics(tmp_path: Path, lenient: str) -> None:
+    """A restored folder may lack `partition.metadata`, or a file of it be gone later."""
+    with_id(tmp_path, A)
+    write(tmp_path, TopicPartition("a", 1), 1)
+    stream = reader(tmp_path, failOnDataLoss=lenient)
+    start = stream.initialOffset()
+    assert "topicId" in start["a"]
+    end = stream.latestOffset(start, ALL)
+    both = [*[f"a:{n}" for n in range(RECORDS)] * 2]
+    assert read(stream, start, end) == both
+    splits = stream.partitions(start, end)
+    (tmp_path / str(A) / "partition.metadata").unlink()
+    assert sum(len(part) for one in splits for part in stream.read(one)) == 2 * RECORDS
+    assert read(stream, start, end) == both
+
+
+@pytest.mark.parametrize("lenient", ["true", "false"])
+def test_partitions_of_two_ids_are_each_read_as_what_they_are(tmp_path: Path, lenient: str) -> None:
+    """No id is the topic's then; a folder that others have moved in is not one made anew."""
+    one = TopicPartition("a", 1)
+    with_id(tmp_path, A)
+    with_id(tmp_path, one)
+    stream = reader(tmp_path, failOnDataLoss=lenient)
+    start = stream.initialOffset()
+    assert start == {"a": {"0": 0, "1": 0}}
+    end = stream.latestOffset(start, ALL)
+    assert read(stream, start, end) == [f"a:{n}" for n in range(RECORDS)] * 2
+    assert stream.latestOffset(end, ALL) == end
+
+
 def test_a_named_topic_that_is_gone(tmp_path: Path) -> None:
     """Before a batch is planned, and between that and its reading."""
     write(tmp_path, A, 1)
