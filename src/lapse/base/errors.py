@@ -15,7 +15,8 @@ from enum import IntEnum
 import msgspec
 
 # What the system may have again: room on a disk, descriptors, memory.
-LACKS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+LACKS = _FULL | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 # What msgspec raises for bytes that are not the JSON they should be; the last: nested too deeply.
 NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -198,11 +199,14 @@ def is_lack(error: BaseException | None) -> bool:
 
 
 def lacks_room(error: BaseException) -> bool:
-    """Whether a change was not made for want of something, so that it may be made otherwise.
+    """Whether a change was not made for want of room, so that it may be made otherwise.
 
-    Not where a sync said so: nobody knows then what is on the disk.
+    Not where a sync said so: nobody knows then what is on the disk. Nor for want of descriptors or
+    memory, of which a removal gives none back.
     """
-    return is_lack(error) and not isinstance(error, SyncFailed)
+    of_system = os_error(error)
+    is_full = of_system is not None and of_system.errno in _FULL
+    return is_full and not isinstance(error, SyncFailed)
 
 
 def unreadable(error: OSError, what: object = None) -> StorageError:

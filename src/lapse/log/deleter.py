@@ -8,6 +8,7 @@ their order.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -21,10 +22,12 @@ from lapse.log.append_times import append_times_path
 from lapse.log.appender import Appender
 from lapse.log.aside import Aside, kept_aside
 from lapse.log.core import LogCore
-from lapse.log.removal import Doomed, remove_each
+from lapse.log.removal import Doomed, NotRemoved, remove_each
 from lapse.log.segment import SEGMENT_SUFFIXES, SNAPSHOT, Segment, segment_path
 from lapse.log.start import KeptStart, start_path, taken_up, write_start
 from lapse.log.summary import summary_path
+
+_log = logging.getLogger(__name__)
 
 AT_HIGH_WATERMARK = -1  # as an offset to delete up to (D-5)
 
@@ -39,7 +42,7 @@ class Deleter:
     """
 
     def __init__(self, log: LogCore, appender: Appender, kept: KeptStart) -> None:
-        """Take up the log start that was `kept`. Raises StorageError."""
+        """Take up the log start that was `kept`. Raises StorageError, but for want of room."""
         self._log = log
         self._appender = appender
         self.start_lock = threading.Lock()
@@ -52,7 +55,12 @@ class Deleter:
             kept, state.log_start_offset, bases, log.env.clock.now_ms(), is_empty=state.is_empty
         )  # fmt: skip
         if self.start != kept:
-            self._keep_start(self.start)
+            try:
+                self._keep_start(self.start)
+            except StorageError as e:
+                if not lacks_room(e):
+                    raise
+                _log.warning("%s: its log start is noted when there is room: %s", log.partition, e)
 
     # --- segments --------------------------------------------------------------------------------
 
@@ -208,7 +216,11 @@ class Deleter:
             dead = self._below(start)
             if dead:
                 self.delete_segments(dead)
-            if not remove_each(self._deleted.all()):
+            try:
+                count = remove_each(self._deleted.all())
+            except NotRemoved:  # one that the system keeps; housekeeping says so
+                count = 0
+            if not count:
                 self._log.keeper.drop()
 
     def _keep_start(self, kept: KeptStart) -> None:

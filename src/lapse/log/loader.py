@@ -275,18 +275,19 @@ class _Loader:
         kept = bases[:1]
         for base_offset in bases[1:]:
             path = segment_path(self._dir, base_offset, LOG)
-            if path.stat().st_size == 0 and self._known_end(kept[-1]) > base_offset:
+            if path.stat().st_size == 0 and self._known_reach(kept[-1]) > base_offset:
                 self.remove([base_offset])
             else:
                 kept.append(base_offset)
         return kept
 
-    def _known_end(self, base_offset: int) -> int:
-        """Where a segment ends; its base offset where that is not known for certain."""
+    def _known_reach(self, base_offset: int) -> int:
+        """What a segment reaches for certain, by what its summary is of; its end may lie beyond."""
         summary = read_summary(summary_path(self._dir, base_offset))
         size = segment_path(self._dir, base_offset, LOG).stat().st_size
-        is_known = summary is not None and summary.size == size and not summary.estimated
-        return summary.end_offset if summary is not None and is_known else base_offset
+        if summary is None or summary.estimated or summary.size > size:
+            return base_offset
+        return summary.end_offset
 
     def _must_recover(self, next_base: int | None) -> bool:
         if self._options.clean_shutdown:

@@ -87,7 +87,7 @@ def remove_partition(fs: Fs, path: Path) -> None:
     """Remove what was a partition's folder, with its records. Raises StorageError.
 
     One that somebody has moved elsewhere and put a link in its place has its records there: the
-    files go, and the link. What else may be in that folder stays, and so does the folder itself,
+    files of it go, all of them, and the link. Other folders in it stay, and so does it itself,
     which may be where a disk is mounted.
     """
     if not path.is_symlink():

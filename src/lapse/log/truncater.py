@@ -273,8 +273,10 @@ class Truncater:
             loaded = load(log.dir, log.partition, log.env, options)
         self._take_up(loaded)
         if log.state.is_empty:
-            kept = self._deleter.start.emptied(log.state.log_start_offset, log.env.clock.now_ms())
-            self._deleter.restart(kept)
+            known = self._deleter.start
+            kept = known.emptied(log.state.log_start_offset, log.env.clock.now_ms())
+            if kept != known:
+                self._deleter.restart(kept)
 
     def go_on_at(self, folder: Path, era: str) -> None:
         """Take up the log in a folder that has all of it, closed in order; for `relocater`.

@@ -262,15 +262,24 @@ def test_retention_empties_a_full_disk(tmp_path: Path) -> None:
     assert bases(log) == [18]
 
 
-def test_segments_go_at_once_where_a_full_disk_has_no_room_for_longer_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [0, 1, 2])
+def test_segments_go_at_once_where_a_full_disk_has_no_room_for_longer_names(
+    tmp_path: Path, names: int
+) -> None:
+    """It may have had room for some of them."""
+
     class NoNames(FullFs):
+        left = 0
+
         def rename(self, source: Path, target: Path) -> None:
-            self.check(source, "renaming")
+            self.left -= 1
+            if self.left < 0:
+                self.check(source, "renaming")
             super().rename(source, target)
 
     fs = NoNames()
     log = noted(tmp_path, fs)
-    fs.is_full = True
+    fs.is_full, fs.left = True, names
     assert log.delete_segments([0, 6]) > 0
     assert (bases(log), log.offline_reason) == ([12], None)
     assert not [path for base in (0, 6) for path in tmp_path.glob(f"{base:020d}*")]
@@ -287,6 +296,35 @@ def test_l11_deleted_records_make_room_for_their_own_note(
     assert (start, bases(log)) == (18 if offset < 0 else offset, left)
     found = open_log(tmp_path, era="era")
     assert (found.log_start_offset, found.log_end_offset) == (start, 18)
+
+
+def test_l11_a_file_that_the_system_keeps_does_not_keep_the_note_from_its_room(
+    tmp_path: Path,
+) -> None:
+    class Keeps(FullTillUnlinked):
+        def unlink(self, path: Path) -> None:
+            if path.name.endswith(".deleted"):
+                error = OSError(errno.EPERM, os.strerror(errno.EPERM))
+                raise StorageError(f"removing {path}: {error.strerror}") from error
+            super().unlink(path)
+
+    fs = Keeps()
+    log = noted(tmp_path, fs)
+    fs.is_full = True
+    assert log.delete_records(14) == 14
+    assert open_log(tmp_path, era="era").log_start_offset == 14
+
+
+def test_an_emptied_log_is_opened_on_a_full_disk(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.delete_segments([0, 6, 12])
+    end = log.log_end_offset
+    assert (bases(log), log.state.is_empty) == ([18], True)
+    log.close(clean=False)
+    fs = FullFs()
+    fs.is_full = True
+    found = open_log(tmp_path, fs=fs, recovery_point=end, clean_shutdown=True)
+    assert (found.log_start_offset, found.log_end_offset) == (end, end)
 
 
 def test_l11_nothing_is_answered_that_a_full_disk_did_not_keep(tmp_path: Path) -> None:

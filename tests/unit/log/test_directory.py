@@ -10,6 +10,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,10 @@ from lapse.log.env import LogEnv
 from lapse.log.incomplete import INCOMPLETE
 from lapse.log.lock import lock_holder
 from lapse.log.manifest import manifest_path
-from lapse.log.roster import ROSTER, read_roster
+from lapse.log.roster import ROSTER, Expected, Roster, read_roster, write_roster
 from lapse.metadata.tree import Unreachable
 from lapse.testing.clock import ManualClock
+from lapse.testing.crash_fs import CrashFs
 from tests.support.broker.failing import FullFs
 from tests.support.log.logs import NOW, TP, append, batch, batches_of, config, env
 
@@ -458,6 +460,48 @@ def test_a_topic_is_deleted_on_a_full_disk(tmp_path: Path, kind: type[FullFs]) -
     assert again.open_log(TP, config()).cleaner_checkpoint is None
     assert again.era == directory.era
     again.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_roster_that_a_full_disk_has_in_place_lasts(tmp_path: Path, seed: int) -> None:
+    class MadeEmpty(FullButInPlace):
+        def write_file(self, path: Path, data: Buffer | Secret) -> None:
+            path.touch()
+            super().write_file(path, data)
+
+    real = MadeEmpty()
+    fs = CrashFs(real, None, lose_unsynced=True, lose_renames=True, reorder=True, seed=seed)
+    other = TopicPartition("other", 0)
+    both = Roster("era", partitions={TP: Expected(), other: Expected()})
+    write_roster(fs, tmp_path, both)
+    real.is_full = True
+    write_roster(fs, tmp_path, replace(both, partitions={other: Expected()}), may_tear=True)
+    fs.cut_power()
+    found = read_roster(tmp_path)
+    assert found is not None
+    assert set(found.partitions) == {other}
+
+
+def test_without_descriptors_it_stays_as_it_was(tmp_path: Path) -> None:
+    """Nothing is gained by tearing a file then, or by removing it."""
+
+    class NoneLeft(FullFs):
+        def check(self, _path: Path, _doing: str) -> None:
+            if self.is_full:
+                raise storage_error(errno.EMFILE)
+
+    fs = NoneLeft()
+    directory = LogDirectory.open(tmp_path, env(fs))
+    directory.create_log(TP, config())
+    directory.remember()
+    fs.is_full = True
+    with pytest.raises(StorageError):
+        directory.forget(TP)
+    found = read_roster(tmp_path)
+    assert found is not None
+    assert set(found.partitions) == {TP}
+    fs.is_full = False
+    directory.close(clean=False)
 
 
 def test_what_is_wanted_from_others_is_not_forgotten_for_want_of_room(tmp_path: Path) -> None:

@@ -313,6 +313,22 @@ def test_an_empty_segment_within_another_is_what_a_roll_has_left_that_failed(
         again.close(clean=closed)
 
 
+def test_an_empty_segment_is_known_by_what_was_flushed_of_the_one_before(tmp_path: Path) -> None:
+    """More was appended, and killed before its next flush."""
+    log = open_log(tmp_path)
+    append(log, batch())
+    inside = log.log_end_offset
+    append(log, batch())
+    (tmp_path / f"{inside:020d}.log").touch()
+    log.flush()
+    append(log, batch())
+    before, flushed = batches_of(log), log.recovery_point
+    log.close(clean=False)
+    again = open_log(tmp_path, recovery_point=flushed)
+    assert (batches_of(again), len(again.segments)) == (before, 1)
+    check_sound(again)
+
+
 class HalfMade(RealFs):
     """A log file is there, and making it has failed all the same."""
 

@@ -9,6 +9,7 @@ import pytest
 from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs
 from lapse.log.manifest import NO_ERA, ManifestKeeper, manifest_path, read_manifest
+from lapse.testing.crash_fs import CrashFs
 from tests.support.broker.failing import FailingFs, FullFs
 
 
@@ -43,6 +44,17 @@ def test_on_a_full_disk_it_says_nothing_till_there_is_room(tmp_path: Path) -> No
     found = read_manifest(tmp_path)
     assert found is not None
     assert found.sizes == {40: 600}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_that_is_dropped_does_not_come_back(tmp_path: Path, seed: int) -> None:
+    """It would list what went after it."""
+    fs = CrashFs(RealFs(), None, lose_unsynced=True, lose_renames=True, seed=seed)
+    keeper = ManifestKeeper(fs, tmp_path, "era")
+    keeper.note({0: 500}, 60)
+    keeper.drop()
+    fs.cut_power()
+    assert read_manifest(tmp_path) is None
 
 
 def test_one_that_a_failing_disk_cannot_write_stays(tmp_path: Path) -> None:

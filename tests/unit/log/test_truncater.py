@@ -314,6 +314,20 @@ def test_what_was_trimmed_may_come_back_untrimmed(tmp_path: Path, killed: bool) 
     assert log.start_moves == ()
 
 
+def test_what_was_trimmed_may_come_back_before_the_log_is_opened_again(tmp_path: Path) -> None:
+    leader, log = open_log(tmp_path / "leader"), open_log(tmp_path / "log")
+    append(leader, batch(records=10))
+    sent = leader.read(0, 1 << 20).read()
+    log.append_raw(sent)
+    log.delete_records(5)
+    log.trimmed_to(5)
+    log.truncate_to(5)
+    log.append_raw(sent)
+    assert [move.offset for move in log.start_moves] == [5]
+    log.close(clean=False)
+    assert [move.offset for move in open_log(tmp_path / "log").start_moves] == [5]
+
+
 @pytest.mark.parametrize("base", [1, 2, 8])
 def test_a_batch_that_does_not_reach_the_start_is_refused(tmp_path: Path, base: int) -> None:
     """Nor one that spans the end of a log with records."""

@@ -226,7 +226,15 @@ class Look:
         alone = says_it & (epochs < unit.below_epoch)
         if unit.by_epoch:
             alone |= ~says_it
-        return says_it & (epochs > unit.below_epoch), alone & (rows["last_offset"] >= unit.below)
+        later = says_it & (epochs > unit.below_epoch) & (epochs == self._noted_epochs(rows))
+        return later, alone & (rows["last_offset"] >= unit.below)
+
+    def _noted_epochs(self, rows: NDArray[np.void]) -> NDArray[np.int64]:
+        """The later epoch that is noted for each batch's offset; -1 where none is."""
+        noted = np.array([(-1, -1), *self._unit.later_epochs], np.int64)
+        at = np.searchsorted(noted[:, 1], rows["base_offset"], "right") - 1
+        epochs: NDArray[np.int64] = noted[np.maximum(at, 0), 0]
+        return epochs
 
     def _look_into_some(self, rows: NDArray[np.void], into: _Into) -> None:
         states = self._states[: len(rows)]

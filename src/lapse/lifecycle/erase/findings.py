@@ -14,6 +14,9 @@ REGIONS_MAX = 200
 BATCHES, ROWS, RAW, KEYLESS = "batches", "rows", "raw", "no keys"
 
 
+Epochs = tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class AuditUnit:
     """Bytes of one file that a task looks through.
@@ -25,7 +28,9 @@ class AuditUnit:
         end: None: the end of the file when it is read.
         below: records with a value from this offset on may stay; None: as the search says.
         below_epoch: whose leader's log ended there: batches of an earlier epoch did not come later,
-            and all of a later one did. -1: nobody says it, or a batch does not say its own.
+            and all of `later_epochs` did. -1: nobody says it, or a batch does not say its own.
+        later_epochs: (epoch, its first offset) as the log's own file has them: a batch's checksum
+            leaves its epoch out, so below the bound only one that is noted there is believed.
         by_epoch: a batch that does not say its epoch did not come later.
         rows: it is a table's (`rows`).
         listed: of an object in a store, or a file that is not seen from here: as it was listed.
@@ -37,6 +42,7 @@ class AuditUnit:
     end: int | None = None
     below: int | None = None
     below_epoch: int = -1
+    later_epochs: Epochs = ()
     by_epoch: bool = False
     rows: bool = False
     listed: FileState | None = None

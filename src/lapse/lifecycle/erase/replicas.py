@@ -20,7 +20,7 @@ from lapse.base.bucket import is_bucket
 from lapse.base.clock import Clock
 from lapse.base.errors import LapseError
 from lapse.base.ids import TopicPartition
-from lapse.lifecycle.erase.findings import KEYLESS, RAW, AuditUnit, Findings, joined
+from lapse.lifecycle.erase.findings import KEYLESS, RAW, AuditUnit, Epochs, Findings, joined
 from lapse.lifecycle.erase.places import (
     FUTURE,
     FileState,
@@ -37,7 +37,7 @@ from lapse.lifecycle.erase.places import (
 )
 from lapse.lifecycle.erase.search import Bound, Search
 from lapse.lifecycle.erase.table_files import list_table, partition_of_rows, topic_of_table
-from lapse.log.checkpoints import read_topic_id
+from lapse.log.checkpoints import LEADER_EPOCHS, read_epochs, read_topic_id
 from lapse.log.segment import LOG
 
 LISTINGS_MAX = 50
@@ -137,9 +137,16 @@ class Where:
                 for place in places
             ]  # fmt: skip
         bounds = {folder: self._bound_of(folder) for folder in {place.folder for place in places}}
-        return [self._unit(place, bounds[place.folder]) for place in places]
+        later = {
+            folder: self._later_epochs(folder, bound.leader_epoch)
+            for folder, bound in bounds.items()
+            if bound is not None
+        }
+        return [
+            self._unit(place, bounds[place.folder], later.get(place.folder, ())) for place in places
+        ]
 
-    def _unit(self, place: ReplicaFile, bound: Bound | None) -> AuditUnit:
+    def _unit(self, place: ReplicaFile, bound: Bound | None, later: Epochs) -> AuditUnit:
         """Bounds are offsets of the log as it is: other files may be of another one.
 
         A deleted segment is of this one if its batches' epochs say so.
@@ -150,8 +157,18 @@ class Where:
             return AuditUnit(self.path, place.path)
         return AuditUnit(
             self.path, place.path, below=bound.offset, below_epoch=bound.leader_epoch,
-            by_epoch=not is_ours,
+            later_epochs=later, by_epoch=not is_ours,
         )  # fmt: skip
+
+    def _later_epochs(self, folder: str, epoch: int) -> Epochs:
+        """Those that the log's own file has; of a file that is lost nothing is known."""
+        if epoch < 0:
+            return ()
+        try:
+            noted = read_epochs(Path(self.path) / folder / LEADER_EPOCHS)
+        except (LapseError, OSError):
+            return ()
+        return tuple(one for one in noted if one[0] > epoch)
 
     def _bound_of(self, folder: str) -> Bound | None:
         """The bound of a partition's directory, if it belongs to the topic that is meant."""

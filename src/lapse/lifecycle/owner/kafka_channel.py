@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,6 +70,8 @@ class Brokers:
             return self._loop.start(work).result()
         except (ConnectionLost, KafkaError, UnsupportedVersion) as e:
             raise OwnerGone(str(e)) from e
+        except CancelledError as e:
+            raise OwnerGone("this service ends") from e
 
     def listing(self) -> Future[dict[int, Address]]:
         """Those that are there now, once it is known; `listed` says which."""
@@ -79,6 +81,8 @@ class Brokers:
         """Their ids; none where no broker answers, which is logged once."""
         try:
             found = sorted(listing.result())
+        except CancelledError:
+            return []  # this service ends
         except (LapseError, OSError) as e:
             if str(e) != self._trouble:
                 logger.warning("brokers are not known: %s; asking again", e)

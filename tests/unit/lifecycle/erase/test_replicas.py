@@ -26,7 +26,7 @@ from lapse.lifecycle.erase.replicas import (
     look_through_all,
 )
 from lapse.lifecycle.erase.search import Bound, make_search
-from lapse.log.checkpoints import write_topic_id
+from lapse.log.checkpoints import LEADER_EPOCHS, write_epochs, write_topic_id
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.records.legacy import Message, MessageSpec, build_messages
@@ -329,12 +329,28 @@ def test_what_a_later_leader_wrote_came_later_at_any_offset(tmp_path: Path, code
         return build_batch([NewRecord(KEY, value)], BatchSpec(base, codec, leader_epoch=epoch))
 
     written(tmp_path / "t-0" / FIRST, by(5, 4), by(6, 5))
+    write_epochs(RealFs(), tmp_path / "t-0" / LEADER_EPOCHS, [(5, 0), (6, 5)])
     bounds = (Bound(0, 7, 5),)
     seen = looked(tmp_path, bounds=bounds)
     assert counts_by_path(seen) == {f"t-0/{FIRST}": (1, 0, 1, 0)}
     assert tombstones_due([seen], 1, bounds) == [], "a tombstone would take what came later"
     written(tmp_path / "t-0" / FIRST, by(5, 4), by(6, 5, None))
     assert counts_by_path(looked(tmp_path, bounds=bounds)) == {f"t-0/{FIRST}": (1, 1, 0, 0)}
+
+
+@pytest.mark.parametrize("noted", [[(5, 0)], [(5, 0), (6, 5)], None])
+def test_an_epoch_that_the_log_has_not_there_is_not_believed(
+    tmp_path: Path, noted: list[tuple[int, int]] | None
+) -> None:
+    """A batch's checksum leaves its epoch out: a bit of it may be damaged, and prove an erasure."""
+    told = BatchSpec(4, leader_epoch=6)
+    written(tmp_path / "t-0" / FIRST, build_batch([NewRecord(KEY, b"v")], told))
+    if noted:
+        write_epochs(RealFs(), tmp_path / "t-0" / LEADER_EPOCHS, noted)
+    bounds = (Bound(0, 7, 5),)
+    seen = looked(tmp_path, bounds=bounds)
+    assert counts_by_path(seen) == {f"t-0/{FIRST}": (1, 0, 0, 0)}
+    assert tombstones_due([seen], 1, bounds) == [Due(0, 0)]
 
 
 def test_what_came_later_may_be_on_its_way_out(tmp_path: Path) -> None:
