@@ -334,8 +334,8 @@ class Node:
                 "none of the others is offline", ", ".join(sorted(missing)),
             )  # fmt: skip
         await topics.load()
-        # Nothing is noted of what is missing while some of it may be in one that is offline.
-        kept = had | has if partitions.offline_directories else has
+        # A directory is known until nothing is missed that it may have had.
+        kept = had | has if partitions.offline else has
         await disk.run(store.keep_disks, kept)
 
     async def _start_replicas(

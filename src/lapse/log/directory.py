@@ -279,7 +279,11 @@ class LogDirectory:
         """Strike a partition from the roster: durable when this returns. Raises StorageError."""
         with self._checkpointing:
             if self._expected.pop(partition, None) is not None:
-                self._write_roster(may_tear=not self.wanted_anew())  # a full disk is emptied so
+                self._write_roster(may_tear=self._says_no_more())  # a full disk is emptied so
+
+    def _says_no_more(self) -> bool:
+        """Whether what the roster says is only of logs that are there anyway."""
+        return not self.wanted_anew() and all(self.lost(tp) is None for tp in self._expected)
 
     def miss(self, partition: TopicPartition, topic_id: uuid.UUID) -> None:
         """Expect a partition that should be somewhere, until somebody decides; see `remember`."""

@@ -22,6 +22,7 @@ from lapse.base.errors import ConfigError, CorruptData, StorageError, unreadable
 from lapse.base.ids import TopicPartition
 from lapse.metadata.features import ALL, Levels
 from lapse.metadata.kraft_image import read_kafka_topics
+from lapse.metadata.settings import fit_broker_values
 from lapse.metadata.sqlite import STORE, look_at_settings
 from lapse.metadata.store import ALL_BROKERS, OF_FILE
 
@@ -109,11 +110,12 @@ def find_policies(log_dir: Path, said: Settings, given_defaults: Settings) -> Po
     own = look_at_settings(store) if _exists(store) else None
     kafka = None if own is not None and own.topics else read_kafka_topics(log_dir)
     if own is not None and kafka is None:
-        defaults: Settings = own.brokers.get(ALL_BROKERS, {})
-        for broker, changed in own.brokers.items():  # a store is of one broker
+        brokers = {broker: fit_broker_values(s) for broker, s in own.brokers.items()}
+        defaults: Settings = brokers.get(ALL_BROKERS, {})
+        for broker, changed in brokers.items():  # a store is of one broker
             defaults = defaults if broker in {ALL_BROKERS, OF_FILE} else overlaid(defaults, changed)
         topics = own.topics
-        policy = own.brokers.get(OF_FILE, {}).get(BROKER_POLICY)
+        policy = brokers.get(OF_FILE, {}).get(BROKER_POLICY)
         if policy is not None and BROKER_POLICY not in {*defaults, *given_defaults}:
             # Not a default: it says nothing of logs that the metadata does not know.
             topics = {name: {POLICY: policy, **own} for name, own in topics.items()}

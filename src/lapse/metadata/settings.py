@@ -3,7 +3,8 @@
 From the top: this broker's dynamic settings, those of all brokers, the properties file, the
 default. The dynamic layers are in the store and may change while the broker runs
 (`broker.logs.topics`); a layer wins with all names of a setting, so a dynamic log.retention.ms also
-hides a static log.retention.hours.
+hides a static log.retention.hours. What a store has and an older version allowed is described, so
+that it can be deleted, and is not in force: the layer below it is.
 
 Differs from Kafka's in one thing: the source of a topic's setting is the layer that its value came
 from, under any name; Kafka says DEFAULT_CONFIG where the file has only log.retention.hours.
@@ -96,7 +97,21 @@ class BrokerSettings:
     @cached_property
     def defaults(self) -> Texts:
         """The settings that `topic_config` falls back to."""
-        return overlaid(overlaid(self.static, self.cluster), self.broker)
+        return overlaid(overlaid(self.static, self.in_force.cluster), self.in_force.broker)
+
+    @cached_property
+    def in_force(self) -> BrokerSettings:
+        """Without what the dynamic layers may not have."""
+        cluster, broker = fit_broker_values(self.cluster), fit_broker_values(self.broker)
+        if (cluster, broker) == (self.cluster, self.broker):
+            return self
+        return replace(self, cluster=cluster, broker=broker)
+
+    def not_in_force(self) -> Iterator[str]:
+        """What they may not have, in words."""
+        for layer, of in ((self.cluster, "all brokers"), (self.broker, "this broker")):
+            for why in unfit_broker_values(layer).values():
+                yield f"of {of}: {why}"
 
     @cached_property
     def bare_topic(self) -> tuple[TopicConfig, Mapping[str, Described]]:
@@ -134,18 +149,18 @@ class BrokerSettings:
     def below_topics(self, name: str) -> str:
         """The text in force for a topic that does not set `name`; raises ConfigError."""
         setting = topic_setting(name)
-        first = next(self.synonyms(name for name, _ in setting.synonyms), None)
+        first = next(self.in_force.synonyms(name for name, _ in setting.synonyms), None)
         return setting.default if first is None else first.value or ""
 
     def below(self, name: str, *, all_brokers: bool) -> str:
         """The text in force where a dynamic layer does not set `name`; raises ConfigError."""
         broker_setting(name)
-        lower = BrokerSettings(self.static, {} if all_brokers else self.cluster)
+        lower = BrokerSettings(self.static, {} if all_brokers else self.in_force.cluster)
         first = next(lower.synonyms((name,)), None)
         return "" if first is None else first.value or ""
 
     def synonyms(self, names: Iterable[str]) -> Iterator[Synonym]:
-        """Every value that the named broker settings have, in the order of precedence."""
+        """Every value that is set of the named broker settings, in the order of precedence."""
         names = tuple(names)
         layers = (
             (self.broker, Source.DYNAMIC_BROKER),
@@ -178,6 +193,26 @@ class ReadOnly(ConfigError):
     """A setting that cannot be changed while the broker runs."""
 
 
+def unfit_broker_values(settings: Mapping[str, str]) -> dict[str, str]:
+    """Which broker settings have a value that they may not have, and why, in words.
+
+    A store may have them of a version that allowed more.
+    """
+    unfit = {}
+    for name, text in settings.items():
+        try:
+            check_broker_value(name, text)
+        except ConfigError as e:
+            unfit[name] = str(e)
+    return unfit
+
+
+def fit_broker_values(settings: Mapping[str, str]) -> Mapping[str, str]:
+    """The others, which are in force."""
+    unfit = unfit_broker_values(settings)
+    return {name: text for name, text in settings.items() if name not in unfit}
+
+
 # --- described settings of topics ---------------------------------------------------------------
 
 
@@ -201,7 +236,7 @@ def describe_topic(
 def _topic_setting(
     setting: Setting, overrides: Texts, settings: BrokerSettings, in_force: TopicConfig
 ) -> Described:
-    synonyms = tuple(settings.synonyms(name for name, _ in setting.synonyms))
+    synonyms = tuple(settings.in_force.synonyms(name for name, _ in setting.synonyms))
     source, text = Source.DEFAULT, setting.default
     if synonyms:
         source, text = synonyms[0].source, synonyms[0].value or ""

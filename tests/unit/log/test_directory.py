@@ -482,6 +482,28 @@ def test_a_roster_that_a_full_disk_has_in_place_lasts(tmp_path: Path, seed: int)
     assert set(found.partitions) == {other}
 
 
+def test_a_full_disk_forgets_nothing_that_is_missed(tmp_path: Path) -> None:
+    """What is deleted then is struck later; an empty log in the other's place would be a loss."""
+    fs, missed = FullFs(), TopicPartition("missed", 0)
+    directory = LogDirectory.open(tmp_path, env(fs))
+    for partition in (TP, missed):
+        append(directory.create_log(partition, config(file_delete_delay_ms=0)), batch())
+    directory.close()
+    shutil.rmtree(tmp_path / str(missed))
+    directory = LogDirectory.open(tmp_path, env(fs))
+    directory.open_log(TP, config(file_delete_delay_ms=0))
+    fs.is_full = True
+    with pytest.raises(StorageError):
+        directory.delete_log(TP)
+    directory.delete_log(TP)  # it is tried again
+    assert directory.sweep_deleted(NOW) == 1
+    directory.close(clean=False)
+    fs.is_full = False
+    again = LogDirectory.open(tmp_path, env())
+    assert again.lost(missed) is not None
+    again.close()
+
+
 def test_without_descriptors_it_stays_as_it_was(tmp_path: Path) -> None:
     """Nothing is gained by tearing a file then, or by removing it."""
 

@@ -42,6 +42,14 @@ def test_what_was_set_for_brokers_counts_and_what_is_said_wins(tmp_path: Path) -
     assert said.retention_ms == 3_600_000
 
 
+def test_what_brokers_have_not_in_force_does_not_count(tmp_path: Path) -> None:
+    keep(tmp_path, all={"log.retention.ms": "0", "log.segment.bytes": "2000000"},
+         _0={"log.retention.minutes": "0"})  # fmt: skip
+    config = find_policies(tmp_path, {}, {}).config_of(LOG)
+    assert config is not None
+    assert (config.retention_ms, config.segment_bytes) == (7 * 86_400_000, 2_000_000)
+
+
 def test_a_log_that_nobody_knows_has_no_policy(tmp_path: Path) -> None:
     keep(tmp_path)
     policies = find_policies(tmp_path, {}, {})

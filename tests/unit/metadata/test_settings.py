@@ -176,6 +176,23 @@ def test_all_brokers_have_only_what_was_changed() -> None:
     assert only.synonyms == (Synonym("message.max.bytes", "2", Source.DYNAMIC_DEFAULT_BROKER),)
 
 
+def test_what_an_older_version_allowed_is_told_and_is_not_in_force() -> None:
+    zero, older = {"log.retention.ms": "0"}, {"log.retention.minutes": "3", "unknown": "1"}
+    settings = BrokerSettings({"log.retention.hours": "1"}, older, zero)
+    assert settings.settled({})[0].retention_ms == 180_000
+    of_all, of_this = settings.not_in_force()
+    assert of_all.startswith("of all brokers: unknown setting unknown; known are")
+    assert of_this.startswith("of this broker: log.retention.ms=0: allowed is -1, which is")
+    assert settings.below_topics("retention.ms") == "3"
+    (topics,) = (d for d in describe_topic({}, settings, settings.settled({})[0])
+                 if d.name == "retention.ms")  # fmt: skip
+    assert (topics.value, topics.source) == ("180000", Source.DYNAMIC_DEFAULT_BROKER)
+    (own,) = (d for d in describe_broker(settings) if d.name == "log.retention.ms")
+    assert (own.value, own.source) == ("0", Source.DYNAMIC_BROKER)  # or no tool would delete it
+    with pytest.raises(ConfigError, match="allowed is -1"):
+        check_changeable(zero)
+
+
 def test_what_holds_below_a_layer() -> None:
     settings = BrokerSettings({"log.cleanup.policy": "compact"}, {"log.cleanup.policy": "delete"})
     assert settings.below_topics("cleanup.policy") == "delete"

@@ -75,10 +75,8 @@ class ClientQuotas:
 
     async def _read_again(self) -> None:
         kept = await self._disk.run(self._store.client_quotas)
-        for entity in [entity for entity, _ in self.all() if entity not in kept]:
-            await self._load(entity, {})
-        for entity, values in kept.items():
-            await self._load(entity, values)
+        gone: dict[Entity, Mapping[str, float]] = {e: {} for e, _ in self.all() if e not in kept}
+        await asyncio.gather(*(self._load(e, values) for e, values in {**gone, **kept}.items()))
 
     async def _load(self, entity: Entity, values: Mapping[str, float]) -> None:
         address = await self._address_of(entity)

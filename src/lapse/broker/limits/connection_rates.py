@@ -121,7 +121,7 @@ class ConnectionRates:
 
 def limits_of(settings: BrokerSettings) -> dict[str, int]:
     """Connections a second by listener in lower case, the broker's by no name; only limits."""
-    named = {SETTING: _BROKER}
+    settings, named = settings.in_force, {SETTING: _BROKER}
     for name in settings.of_listeners:
         if found := of_listener(name):
             named[name] = found[0]

@@ -40,7 +40,7 @@ class CopyQuota:
     @property
     def limit(self) -> int | None:
         """Bytes a second, as it is now; None is no limit."""
-        limit = next(self._settings().synonyms((self._setting,))).value
+        limit = next(self._settings().in_force.synonyms((self._setting,))).value
         return None if limit is None else int(limit)
 
     def is_used_up(self, now_ms: int) -> bool:

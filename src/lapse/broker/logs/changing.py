@@ -8,13 +8,15 @@ read, the store says so (`metadata.store.Stale`), and the change is made anew.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from lapse.base.errors import ErrorCode, KafkaError, StorageError
+from lapse.base.errors import ErrorCode, KafkaError, LapseError, StorageError
 from lapse.metadata.store import Stale, not_stored
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 TRIES = 5  # of one change, while others change the same
 
@@ -60,4 +62,9 @@ class Changing:
             await self._read()
         except StorageError as e:
             raise not_stored(subject, e) from e
+        except KafkaError:
+            raise
+        except LapseError as e:
+            logger.exception("what is stored cannot be read, so %s is not changed", subject)
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{subject}: {e}") from e
         self._is_unsure = False

@@ -51,7 +51,7 @@ def kept_policies(
 
     `topics` are those of the store, their logs open.
     """
-    if BROKER_POLICY in settings.cluster or BROKER_POLICY in settings.broker:
+    if BROKER_POLICY in settings.in_force.cluster or BROKER_POLICY in settings.in_force.broker:
         return []
     kept = []
     for topic in topics:

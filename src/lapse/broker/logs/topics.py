@@ -124,6 +124,11 @@ class Topics:
     def _load(self) -> Image:
         changed = self._store.broker_settings()
         self.settings = self._stored_settings(changed)
+        for unfit in self.settings.not_in_force():
+            _log.warning(
+                "a dynamic setting is not in force, and what is below it is: %s; "
+                "kafka-configs --alter --delete-config takes it out", unfit,
+            )  # fmt: skip
         self._finish_deletions()
         image = Image.of(
             self._store.cluster_id(), (self._topic(record) for record in self._store.topics())

@@ -45,7 +45,6 @@ from lapse.metadata.partition_states import (
     StateChange,
     with_isr,
 )
-from lapse.metadata.tree import Conflict
 from lapse.replication import log_start
 from lapse.replication.leader import LeaderReplicas
 
@@ -279,10 +278,7 @@ class Replicas:
 
     async def _ask_store(self, leading: Leading, change: StateChange) -> None:
         partition, state = leading.log.partition, change.state
-        try:
-            await self._around.asking.run(self._store_state, change)
-        except (LapseError, Conflict) as e:
-            logger.info("%s: its state is not stored: %s", partition, e)
+        if not await self._is_stored(change, partition):
             leading.unsure_at = self._around.members.reads
             self.reread()
             return
@@ -293,6 +289,18 @@ class Replicas:
         if self._leading.get(partition) is leading and leading.state.version == state.version:
             self._take_state(leading, replace(state, version=state.version + 1))
             self._around.partitions.set_state(partition, leading.state)
+
+    async def _is_stored(self, change: StateChange, partition: TopicPartition) -> bool:
+        """Whether that is known; why not is logged."""
+        try:
+            await self._around.asking.run(self._store_state, change)
+        except LapseError as e:
+            logger.info("%s: its state is not stored just now: %s", partition, e)
+        except Exception:  # or it would be waited for, for ever
+            logger.exception("%s: its state is not stored", partition)
+        else:
+            return True
+        return False
 
     def _store_state(self, change: StateChange) -> None:
         """In a worker thread."""
@@ -411,7 +419,7 @@ class Replicas:
             after = left_with(after, self._me, end)
         logger.warning("%s %s: another broker is to lead it", tp, why)
         change = StateChange(topic.topic_id, tp.partition, after)
-        self._begin(self._store_soon(change, leading))
+        self._begin(self._store_soon(change, tp, leading))
         return True
 
     def _newest(self, topic: Topic, number: int, state: PartitionState) -> PartitionState:
@@ -481,13 +489,12 @@ class Replicas:
         change = StateChange(
             role.topic.topic_id, role.partition.partition, replace(role.state, leader_epoch=epoch)
         )
-        self._begin(self._store_soon(change))
+        self._begin(self._store_soon(change, role.partition))
 
-    async def _store_soon(self, change: StateChange, leading: Leading | None = None) -> None:
-        try:
-            await self._around.asking.run(self._store_state, change)
-        except (LapseError, Conflict) as e:
-            logger.info("a partition's state is not stored just now: %s", e)
+    async def _store_soon(
+        self, change: StateChange, partition: TopicPartition, leading: Leading | None = None
+    ) -> None:
+        if not await self._is_stored(change, partition):
             self._applied.clear()  # tried again with the next image
         if leading is not None and leading.unsure:
             leading.unsure_at = self._around.members.reads

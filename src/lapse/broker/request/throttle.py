@@ -81,15 +81,22 @@ def charged(
 
 
 def _is_of_broker(services: Services, session: Session, key: int, message: Any) -> bool:
-    """Whether it is what brokers ask each other: a quota of all clients would stop the cluster.
-
-    Who calls itself one has to have the right of brokers too.
-    """
+    """Whether it is what brokers ask each other: a quota of all clients would stop the cluster."""
     if key in {FETCH.key, PRODUCE.key}:
         says_so = key == FETCH.key and is_replica(message)
     else:
         says_so = is_broker(session.client_id)
-    return says_so and may_as_broker(services, session)
+    return says_so and _may_be_broker(services, session)
+
+
+def _may_be_broker(services: Services, session: Session) -> bool:
+    """Whether who calls itself another broker is believed: there are some, with a right of theirs.
+
+    Without an authorizer every client has that right.
+    """
+    return not services.topics.members.is_alone and services.access.authorizer.authorize(
+        session.actor, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME
+    )
 
 
 async def _charge(
@@ -98,10 +105,10 @@ async def _charge(
 ) -> Any:  # fmt: skip
     watch = Stopwatch(clock)
     answer = await watch.run(work)
-    key, message, n_bytes = request
+    key, _, n_bytes = request
     now_ms, used = monotonic_ms(clock), n_bytes
     of_bytes, comes_alone = PRODUCER_BYTE_RATE if key == PRODUCE.key else None, False
-    if key == FETCH.key and not is_replica(message):
+    if key == FETCH.key:
         of_bytes, used = CONSUMER_BYTE_RATE, bytes_in(answer)
         comes_alone = quotas.never_fits(of_bytes, *_whose(session), used, now_ms)
     waits_ms = _charge_at(quotas, session, now_ms, watch.seconds, of_bytes, used)
@@ -173,7 +180,7 @@ def charge_mutations(
 
     Raises THROTTLING_QUOTA_EXCEEDED, where clients know it (`strict`), if they may not be.
     """
-    if session.has_paid or (is_broker(session.client_id) and may_as_broker(services, session)):
+    if session.has_paid or (is_broker(session.client_id) and _may_be_broker(services, session)):
         return
     user, client_id = _whose(session)
     waits_ms = services.quotas.mutate(user, client_id, partitions, strict=strict)
@@ -218,13 +225,6 @@ def within_quota(
 def _whose(session: Session) -> tuple[str, str]:
     """User and client id that are charged."""
     return session.principal.partition(":")[2], session.client_id
-
-
-def may_as_broker(services: Services, session: Session) -> bool:
-    """Whether a client has the right of brokers; without an authorizer every one has."""
-    return services.access.authorizer.authorize(
-        session.actor, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME
-    )
 
 
 def is_replica(request: FetchRequest) -> bool:

@@ -21,6 +21,7 @@ from lapse.client.settings import (
     Operation,
     Resource,
 )
+from lapse.metadata.sqlite import STORE, SqliteStore
 from lapse.wire.schema.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -51,6 +52,22 @@ async def value(
 def log_config(node: Node, topic: str = "t") -> TopicConfig:
     """The settings that the log itself uses."""
     return node.services.partitions.get(TopicPartition(topic, 0)).config
+
+
+async def test_a_setting_that_an_older_version_took_hinders_no_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_node(tmp_path) as node:
+        await create(node, "t")
+    store = SqliteStore(tmp_path / STORE, str)
+    store.set_broker_settings("", {"log.retention.ms": "0", "log.roll.ms": "9"})
+    store.close()
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        assert "log.retention.ms=0: allowed is -1" in caplog.text
+        assert (log_config(node).retention_ms, log_config(node).segment_ms) == (7 * 86_400_000, 9)
+        assert await value(connection, ALL, "log.retention.ms") == ("0", 3)
+        await alter(connection, ALL, ConfigChange("log.retention.ms", None, DELETE))
+        assert node.services.topics.settings.cluster == {"log.roll.ms": "9"}
 
 
 # --- topics ---------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -125,7 +126,7 @@ async def two_dirs(tmp_path: Path) -> tuple[Path, Path, dict[str, str]]:
     return one, two, both
 
 
-@pytest.mark.parametrize("how", ["absent", "empty", "dropped"])
+@pytest.mark.parametrize("how", ["absent", "empty", "dropped", "no roster", "another owner"])
 async def test_what_a_disk_had_that_is_not_there_is_not_made_anew(
     two_dirs: tuple[Path, Path, dict[str, str]], how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -142,7 +143,11 @@ async def test_what_a_disk_had_that_is_not_there_is_not_made_anew(
             assert f"`lapse repair {one} --partition t-1`" in node.services.partitions.offline[GONE]
             await create(node, f"new{n}", 3)
             assert not any((path / "t-1").exists() for path in (one, two))
-    assert caplog.text.count("log directories that this broker had are not there") == 1
+        if how == "no roster":  # a full disk may have no room for it
+            (one / ROSTER).unlink()
+        elif how == "another owner":
+            os.utime(one / RECOVERY_POINT, (n, n))
+    assert caplog.text.count("log directories that this broker had are not there") == 2
     shutil.rmtree(two, ignore_errors=True)
     aside.rename(two)
     async with running_node(one, both) as node, await connect(node) as c:

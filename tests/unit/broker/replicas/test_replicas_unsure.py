@@ -18,6 +18,7 @@ from lapse.broker.logs.topics import Topics
 from lapse.broker.replicas.cleaned import Copy
 from lapse.broker.replicas.leading import Leading, Surroundings
 from lapse.broker.replicas.replicas import AppendedTo, Fetching, Replicas
+from lapse.log.core import Refusal
 from lapse.metadata.membership import Membership
 from lapse.metadata.partition_states import Life, PartitionState, StateChange, first_state, with_isr
 from lapse.metadata.store import TopicRecord
@@ -134,11 +135,12 @@ async def test_an_image_of_before_says_nothing_of_who_is_in_sync(
     assert leader.leading.replicas.high_watermark == 3
 
 
+@pytest.mark.parametrize("error", [Unreachable("no answer"), RuntimeError("nobody thought of it")])
 async def test_what_was_not_stored_is_known_by_a_read_that_began_after_it(
-    leader: Leader, monkeypatch: pytest.MonkeyPatch
+    leader: Leader, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def refused(change: StateChange) -> None:
-        raise Unreachable(f"no answer for {change}")
+    def refused(_: StateChange) -> None:
+        raise error
 
     monkeypatch.setattr(leader.store, "set_own_state", refused)
     leader.follower_has(0)
@@ -149,6 +151,34 @@ async def test_what_was_not_stored_is_known_by_a_read_that_began_after_it(
     await leader.replicas.carry_out(leader.topics.image)
     assert not leader.leading.unsure
     assert leader.leading.replicas.high_watermark == 1
+
+
+@pytest.mark.parametrize("error", [Unreachable("no answer"), RuntimeError("nobody thought of it")])
+async def test_a_log_that_takes_no_writes_is_given_up_until_that_is_known(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Whatever becomes of it: or this broker would never ask for another state again."""
+    leader.is_answer_lost = False
+    leader.go.set()
+    leader.follower_has(0)
+    while leader.stored.isr != (1, 2) or leader.leading.is_asking:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    rereads: list[str] = []
+    leader.replicas.reread = lambda: rereads.append("topics")
+
+    def refused(_: StateChange) -> None:
+        raise error
+
+    monkeypatch.setattr(leader.store, "set_own_state", refused)
+    monkeypatch.setattr(leader.leading.log._core, "refusal", Refusal(0, "it is full", 1))
+    leader.replicas._give_up_refusing()
+    assert leader.leading.is_asking
+    while not rereads:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    assert leader.leading.is_asking
+    await leader.topics.reread()
+    await leader.replicas.carry_out(leader.topics.image)
+    assert not leader.leading.is_asking
 
 
 async def test_a_state_that_is_known_ends_no_request_for_the_next_one(leader: Leader) -> None:

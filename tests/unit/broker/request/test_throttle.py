@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from lapse.base.errors import ErrorCode
+from lapse.base.clock import SystemClock
+from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.limits.quotas import (
     CLIENT_ID,
     CONSUMER_BYTE_RATE,
@@ -20,9 +21,9 @@ from lapse.broker.limits.quotas import (
 )
 from lapse.broker.node import Node
 from lapse.broker.request.context import Session
-from lapse.broker.request.throttle import Stopwatch, bytes_in, charge_fetched
+from lapse.broker.request.throttle import Stopwatch, bytes_in, charge_fetched, charge_mutations
 from lapse.client.connection import BrokerConnection
-from lapse.security.acls import CLUSTER_NAME, Operation, ResourceType
+from lapse.security.acls import Operation, ResourceType
 from lapse.testing.clock import ManualClock
 from lapse.wire.schema.create_partitions import (
     CreatePartitionsRequest,
@@ -55,6 +56,7 @@ from lapse.wire.schema.produce import (
 )
 from tests.support.broker.running import BY_NAME, batch_of, connect, create, running_node, until
 from tests.support.broker.secured import WITH_ACLS, allow, logged_in, set_acls
+from tests.support.broker.two_nodes import two_nodes
 
 BATCH = batch_of(bytes(2000))
 ALL_USERS = ((USER, None),)
@@ -177,35 +179,62 @@ async def test_time_is_counted_as_a_percentage(tmp_path: Path) -> None:
         assert done.throttle_time_ms == 1000
 
 
-@pytest.mark.parametrize("may", [True, False])
-async def test_a_follower_is_not_throttled_as_clients_are(tmp_path: Path, may: bool) -> None:
-    """It would fall out of sync, by a quota of all users. That it is one is more than a number."""
+ACLS = {
+    "authorizer_class_name": WITH_ACLS["authorizer.class.name"],
+    "super_users": "User:ANONYMOUS",
+}
+
+
+async def throttle_ms_of_a_peer(node: Node) -> tuple[int, int]:
+    """Of a request by whoever calls himself another broker, and of a follower's fetch."""
+    await node.services.quotas.alter(ALL_USERS, {REQUEST_PERCENTAGE: 1e-6})
+    address = node.services.address
+    async with await BrokerConnection.open(
+        address.host, address.port, client_id="lapse-broker-2"
+    ) as connection:
+        asked = await connection.request(MetadataRequest(topics=()), MetadataResponse)
+    async with await connect(node) as connection:
+        fetched = await fetch(node, connection, replica_id=2)
+    return asked.throttle_time_ms, fetched.throttle_time_ms
+
+
+async def test_brokers_ask_each_other_whatever_clients_may(tmp_path: Path) -> None:
+    """By a quota of all users a follower would fall out of sync."""
+    async with two_nodes(tmp_path, SystemClock()) as (node, _):
+        await create(node, "t", 1)
+        assert await throttle_ms_of_a_peer(node) == (0, 0)
+
+
+async def test_a_lone_broker_has_none_that_could_ask(tmp_path: Path) -> None:
+    """A name, or a number, would free a client from its quota."""
+    async with running_node(tmp_path) as node:
+        await create(node, "t", 1)
+        assert await throttle_ms_of_a_peer(node) == (1000, 1000)
+
+
+async def test_who_calls_itself_a_broker_has_a_right_of_theirs(tmp_path: Path) -> None:
+    async with two_nodes(tmp_path, SystemClock(), **ACLS) as (node, _):
+        await node.services.quotas.alter(ALL_USERS, {CONTROLLER_MUTATION_RATE: 1})
+        entrance = node.services.entrances[0]
+        broker, alice = (
+            Session("1.2.3.4:5", "127.0.0.1", entrance, certified=who, client_id="lapse-broker-2")
+            for who in ("User:ANONYMOUS", "User:alice")
+        )
+        for _ in range(3):
+            charge_mutations(node.services, broker, 100, strict=True)
+        charge_mutations(node.services, alice, 100, strict=True)
+        with pytest.raises(KafkaError, match="controller_mutation_rate is used up"):
+            charge_mutations(node.services, alice, 1, strict=True)
+
+
+async def test_a_follower_without_the_right_gets_nothing(tmp_path: Path) -> None:
     async with running_node(tmp_path, WITH_ACLS) as node:
         await create(node, "t", 1)
-        cluster = (ResourceType.CLUSTER, CLUSTER_NAME)
-        operation = Operation.CLUSTER_ACTION if may else Operation.DESCRIBE
-        await set_acls(
-            node, [allow(operation, *cluster), allow(Operation.READ, ResourceType.TOPIC, "t")]
-        )
-        await node.services.quotas.alter(ALL_USERS, {REQUEST_PERCENTAGE: 1e-6})
+        await set_acls(node, [allow(Operation.READ, ResourceType.TOPIC, "t")])
         async with await logged_in(node, "alice") as alice:
             got = await fetch(node, alice, replica_id=7)
     code = got.responses[0].partitions[0].error_code
-    refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    assert (code, got.throttle_time_ms) == ((0, 0) if may else (refused, 1000))
-
-
-@pytest.mark.parametrize(("client_id", "throttle_ms"), [("lapse-broker-7", 0), ("c", 1000)])
-async def test_brokers_ask_each_other_whatever_clients_may(
-    tmp_path: Path, client_id: str, throttle_ms: int
-) -> None:
-    async with running_node(tmp_path) as node:
-        await node.services.quotas.alter(ALL_USERS, {REQUEST_PERCENTAGE: 1e-6})
-        address = node.services.address
-        opened = await BrokerConnection.open(address.host, address.port, client_id=client_id)
-        async with opened as connection:
-            answer = await connection.request(MetadataRequest(topics=()), MetadataResponse)
-    assert answer.throttle_time_ms == throttle_ms
+    assert code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 async def test_waiting_ends_with_the_connection(tmp_path: Path) -> None:
