@@ -243,12 +243,9 @@ class LogDirectory:
             with self._checkpointing:
                 self._expected.pop(partition, None)  # also of an earlier topic
         log = self.open_log(
-            partition,
-            config,
-            producer_id_expiration_ms=producer_id_expiration_ms,
-            believed_ms=believed_ms,
-            replicated=replicated,
-        )
+            partition, config, producer_id_expiration_ms=producer_id_expiration_ms,
+            believed_ms=believed_ms, replicated=replicated,
+        )  # fmt: skip
         self._env.fs.fsync_dir(partition_dir)  # before the roster may list it as having a segment
         return log
 
@@ -279,11 +276,8 @@ class LogDirectory:
         """Strike a partition from the roster: durable when this returns. Raises StorageError."""
         with self._checkpointing:
             if self._expected.pop(partition, None) is not None:
-                self._write_roster(may_tear=self._says_no_more())  # a full disk is emptied so
-
-    def _says_no_more(self) -> bool:
-        """Whether what the roster says is only of logs that are there anyway."""
-        return not self.wanted_anew() and all(self.lost(tp) is None for tp in self._expected)
+                says_no_more = not (self.wanted_anew() or any(map(self.lost, self._expected)))
+                self._write_roster(may_tear=says_no_more)  # a full disk is emptied so
 
     def miss(self, partition: TopicPartition, topic_id: uuid.UUID) -> None:
         """Expect a partition that should be somewhere, until somebody decides; see `remember`."""

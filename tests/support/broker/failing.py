@@ -14,6 +14,13 @@ from lapse.base.secret import Secret
 from lapse.log.partition_log import PartitionLog
 
 
+def storage_error(number: int) -> StorageError:
+    """As one of the system's errors is told."""
+    error = StorageError("writing")
+    error.__cause__ = OSError(number, os.strerror(number))
+    return error
+
+
 class FailingFs(RealFs):
     """`broken` is where every operation ends in an input/output error."""
 
