@@ -112,6 +112,22 @@ def test_who_lost_the_office_elects_nobody_and_a_leader_needs_none(
     assert states_of(store)[0].isr == (1,)
 
 
+def test_nobody_gets_a_replica_of_a_topic_whose_deletion_begins_just_then(
+    ensemble: MemoryEnsemble,
+) -> None:
+    """Nobody would remove it: who has one to remove is settled as the deletion begins."""
+    topic = replicated("t", (1, 2))
+    other = store_of(ensemble, 2)
+    store = store_of(
+        ensemble, 1, OvertakenTree(ensemble, lambda: other.start_deletion(topic.topic_id))
+    )
+    store.create_topics([topic])
+    [state] = states_of(store)
+    grown = replace(state, replicas=(1, 2, 3), adding=(3,))
+    with pytest.raises(Conflict):
+        store.set_states([change(topic, 0, grown)])
+
+
 def test_each_change_is_told(ensemble: MemoryEnsemble) -> None:
     store, tree = store_of(ensemble, 1), ensemble.connect()
     topic = replicated("t", (1, 2))

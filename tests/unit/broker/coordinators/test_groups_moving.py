@@ -16,6 +16,7 @@ from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.coordinators.coordinator_log import StateLog
 from lapse.broker.coordinators.groups import OFFSETS_TOPIC
+from lapse.broker.coordinators.transaction_markers import MarkerWriter
 from lapse.broker.node import Node
 from lapse.coordination.classic.events import Heartbeat
 from lapse.coordination.offsets.store import NO_RETENTION_MS, NewOffset
@@ -276,6 +277,74 @@ async def test_a_transactions_step_that_the_tenure_before_has_begun_counts(
         await writes.go_on_before(describing)
         assert await adding == {T0: ErrorCode.NOT_COORDINATOR}
         assert (await describing).state == "Ongoing"
+
+
+def lead_transactions(node: Node, *leaders: int) -> None:
+    """These lead them, one after the other, in the epoch that there is."""
+    partitions, tp = node.services.partitions, TopicPartition(TRANSACTIONS_TOPIC, 0)
+    me, epoch = partitions.node_id, partitions.get(tp).leader_epoch
+    for leader in leaders:
+        partitions.set_state(tp, PartitionState((me,), (me,), leader, epoch))
+        node.services.transactions._tick()
+    node.services.transactions._led_anew()
+
+
+async def test_a_load_waits_for_markers_of_the_tenure_before_it(
+    node: Node, loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that comes later would end the producer's next transaction, in the same epoch."""
+    me, held, begun = node.services.partitions.node_id, asyncio.Event(), []
+    write = MarkerWriter.write
+
+    async def slow(markers: MarkerWriter, *args: Any) -> Any:
+        begun.append(args)
+        await held.wait()
+        return await write(markers, *args)
+
+    async with await connect(node) as connection:
+        producer = TransactionalProducer(connection, "x")
+        await producer.start()
+        lead_transactions(node, me)
+        assert await producer.add(T0) == {T0: NONE}
+        monkeypatch.setattr(MarkerWriter, "write", slow)
+        assert await producer.end(commit=True) == NONE
+        await until(lambda: begun)
+        lead_transactions(node, NO_LEADER, me)
+        describing = asyncio.create_task(node.services.transactions.describe("x"))
+        await asyncio.wait([describing], timeout=0.2)
+        assert not describing.done()
+        held.set()
+        assert (await describing).error is NONE
+        await until(lambda: states(node) == ["CompleteCommit"])
+
+
+async def test_a_load_that_ends_late_is_not_that_of_the_next_tenure(
+    node: Node, loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read the log before what was appended since."""
+    me, load = node.services.partitions.node_id, StateLog.load
+    ends: list[asyncio.Event] = []
+
+    async def late(log: StateLog, types: Any) -> Any:
+        read = await load(log, types)
+        ends.append(asyncio.Event())
+        await ends[-1].wait()
+        return read
+
+    async with await connect(node) as connection:
+        await TransactionalProducer(connection, "x").start()
+        lead_transactions(node, me)
+        await until(lambda: states(node) == ["Empty"])
+        monkeypatch.setattr(StateLog, "load", late)
+        for count in (1, 2):
+            lead_transactions(node, NO_LEADER, me)
+            await until(lambda count=count: len(ends) == count)
+        ends[0].set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert states(node) == []  # it loads still
+        ends[1].set()
+        await until(lambda: states(node) == ["Empty"])
 
 
 # --- the end --------------------------------------------------------------------------------------
