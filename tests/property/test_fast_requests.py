@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import struct
 import uuid
@@ -469,9 +470,11 @@ async def change(both: tuple[Broker, Broker], rng: random.Random) -> None:
     """Something happens to a topic: other settings, gone and made anew, its start moves."""
     name = rng.choice(list(TOPICS))
     kind = rng.choice(
-        ["settings", "settings", "anew", "start", "committed", *(4 * ["transaction"])]
+        ["settings", "settings", "anew", "start", "committed", "behind", *(4 * ["transaction"])]
     )
-    if kind == "anew":
+    if kind == "behind":  # of which no client knows
+        both[0].node.services.disk._slow_until = rng.choice([0.0, math.inf])
+    elif kind == "anew":
         for broker in both:
             async with broker.admin() as admin:
                 await admin.delete_topic(name)
@@ -487,12 +490,7 @@ async def change(both: tuple[Broker, Broker], rng: random.Random) -> None:
         for broker in both:
             change_transaction(broker, TopicPartition(OF_TRANSACTIONS, number), kind)
     elif kind == "committed":
-        number, behind = rng.randrange(PARTITIONS), rng.choice([None, 0, 1, 5])
-        for broker in both:
-            log = broker.node.services.partitions.get(TopicPartition(name, number))
-            log.set_replicated(replicated=behind is not None)
-            if behind is not None:
-                log.high_watermark = max(log.log_end_offset - behind, log.log_start_offset)
+        set_committed(both, TopicPartition(name, rng.randrange(PARTITIONS)), rng)
     elif name in CHANGES:
         ((setting, values),) = CHANGES[name].items()
         changes = {Resource(TOPIC, name): [ConfigChange(setting, rng.choice(values))]}
@@ -501,6 +499,16 @@ async def change(both: tuple[Broker, Broker], rng: random.Random) -> None:
             async with broker.admin() as admin:
                 done.append(str(await admin.incremental_alter_configs(changes)))
         assert done[0] == done[1]
+
+
+def set_committed(both: tuple[Broker, Broker], where: TopicPartition, rng: random.Random) -> None:
+    """It has followers, who have less, or none."""
+    behind = rng.choice([None, 0, 1, 5])
+    for broker in both:
+        log = broker.node.services.partitions.get(where)
+        log.set_replicated(replicated=behind is not None)
+        if behind is not None:
+            log.high_watermark = max(log.log_end_offset - behind, log.log_start_offset)
 
 
 def change_transaction(broker: Broker, where: TopicPartition, kind: str) -> None:

@@ -97,10 +97,13 @@ class PlainAppender:
         self._log, self._appender = log, appender
         self._rules = _Rules.of(log.config)
 
-    def begin(self, batch: PlainBatch, leader_epoch: int, now_ms: int) -> Header | None:
+    def begin(
+        self, batch: PlainBatch, leader_epoch: int, now_ms: int, *, may_wait: bool = False
+    ) -> Header | None:
         """Take the lock if the batch may be appended right away; its header in this log.
 
-        None where it may not be, or needs more than that. A caller that gets a header calls `end`.
+        None where it may not be, or needs more than that; `may_wait`: for the lock, or a sync. A
+        caller that gets a header calls `end`.
         """
         log, rules = self._log, self._rules
         if rules.config is not log.config:
@@ -110,8 +113,8 @@ class PlainAppender:
             or (batch.keyless and rules.needs_keys)
             or batch.least_time < now_ms - rules.before_ms
             or batch.greatest_time > now_ms + rules.after_ms
-            or log.is_syncing  # a write to a file that is being synced waits for that
-            or not log.append_lock.acquire(blocking=False)
+            or (log.is_syncing and not may_wait)  # a write to a file waits for its sync
+            or not log.append_lock.acquire(blocking=may_wait)
         ):
             return None
         header = None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from lapse.base.clock import monotonic_ms
 from lapse.broker.api.fetch import READ_COMMITTED
 from lapse.broker.fast.fetch_look import PARTITIONS_MAX, Look, Row, Terms
 from lapse.broker.fast.led_topics import LedPartition, LedTopic, LedTopics
+from lapse.broker.fast.left_over import LeftOver
 from lapse.broker.fast.permissions import READ, TOPIC, may
 from lapse.broker.logs.fetch_sessions import FetchSession, SessionPartition
 from lapse.broker.request.context import Services, Session
@@ -48,13 +48,6 @@ class _Head(NamedTuple):
     isolation: int
     session_id: int
     session_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOver:
-    """A request that was waited with, and that the readable path is to answer after all."""
-
-    frame: memoryview
 
 
 class _Request(NamedTuple):

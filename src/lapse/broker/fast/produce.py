@@ -28,6 +28,7 @@ from lapse.broker.api.produce import (
     respond,
 )
 from lapse.broker.fast.led_topics import LedPartition, LedTopic, LedTopics
+from lapse.broker.fast.left_over import LeftOver
 from lapse.broker.fast.permissions import TOPIC, TRANSACTIONAL_ID, WRITE, may
 from lapse.broker.fast.produce_answer import answer
 from lapse.broker.request.context import Services, Session
@@ -65,6 +66,15 @@ class _Head(NamedTuple):
     transaction_size: int
 
 
+class _Request(NamedTuple):
+    """Whose it is, and how many bytes."""
+
+    head: _Head
+    session: Session
+    client_id: str
+    size: int
+
+
 class FastProduce:
     """For all connections of one broker, in its event loop."""
 
@@ -76,15 +86,19 @@ class FastProduce:
 
     def __call__(
         self, buffer: memoryview, array: NDArray[np.uint8], start: int, end: int, session: Session
-    ) -> bytes | Coroutine[Any, Any, bytes] | None:
+    ) -> bytes | Coroutine[Any, Any, bytes | LeftOver] | None:
         """The answer's whole frame to the request in buffer[start:end]; None: it is not plain.
 
         `array` is the same memory as `buffer`. NO_ANSWER for acks=0; with acks=-1 what other
-        replicas have to have is waited for. `session.muted_ms` says how long the client waits.
-        Raises CloseConnection.
+        replicas have to have is waited for, and so is a disk that is behind. `session.muted_ms`
+        says how long the client waits. Raises CloseConnection.
         """
         services = self._services
         began = services.clock.monotonic()
+        waits = services.disk.is_behind
+        if waits:  # more is read into the buffer meanwhile
+            buffer = memoryview(bytearray(buffer[start:end]))
+            array, start, end = np.frombuffer(buffer, np.uint8), 0, end - start
         head = _Head._make(judge(array, start, end, self._rows))
         if head.partitions < 1 or head.version not in self._versions or head.acks not in ACKS:
             return None
@@ -95,9 +109,19 @@ class FastProduce:
             return None
         if asked is None:
             return None
+        request = _Request(head, session, client_id, end - start)
+        if waits:
+            return self._answer_by_thread(request, asked, buffer, began)
         appended = self._append(asked, buffer)
         if appended is None:
             return None
+        return self._answer(request, asked, appended, services.clock.monotonic() - began)
+
+    def _answer(
+        self, request: _Request, asked: Sequence[Asked], appended: Sequence[Appended], took_s: float
+    ) -> bytes | Coroutine[Any, Any, bytes]:
+        """Count what was appended, and say it, which has taken the event loop so long."""
+        services, (head, session, client_id, size) = self._services, request
         session.client_id = client_id
         services.counters.requests[PRODUCE.name] += 1
         services.counters.fast_requests[PRODUCE.name] += 1
@@ -114,8 +138,7 @@ class FastProduce:
             self._account(asked)
         session.muted_ms = 0
         if services.quotas.any:
-            took_s = services.clock.monotonic() - began
-            session.muted_ms = charge_produced(services, session, took_s, end - start)
+            session.muted_ms = charge_produced(services, session, took_s, size)
         if results is None:
             if not head.acks:
                 return NO_ANSWER
@@ -167,6 +190,19 @@ class FastProduce:
             for (partition, _), _ in zip(asked, headers, strict=False):
                 partition.log.plain.end()
 
+    async def _answer_by_thread(
+        self, request: _Request, asked: Sequence[Asked], frame: memoryview, began: float
+    ) -> bytes | LeftOver:
+        """The same where the event loop would have to wait for the disk."""
+        services = self._services
+        took_s = services.clock.monotonic() - began
+        now_ms = services.clock.now_ms()
+        appended = await services.disk.run(_append_waiting, asked, frame, now_ms)
+        if appended is None:
+            return LeftOver(frame)
+        answered = self._answer(request, asked, appended, took_s)
+        return answered if isinstance(answered, bytes) else await answered
+
     def _account(self, asked: Sequence[Asked]) -> None:
         services = self._services
         now_ms, watches = services.clock.now_ms(), services.purgatory.watches
@@ -215,11 +251,32 @@ class FastProduce:
         return b"".join(cast("list[bytes]", parts))  # there are no records in it
 
 
-def _begin_all(asked: Sequence[Asked], headers: list[Header], now_ms: int) -> bool:
+def _append_waiting(
+    asked: Sequence[Asked], buffer: memoryview, now_ms: int
+) -> list[Appended] | None:
+    """In a worker thread: as `FastProduce._append`, and a lone log is waited for.
+
+    Who waited for one log while it holds another might wait for somebody who does the reverse.
+    """
+    headers: list[Header] = []
+    try:
+        if not _begin_all(asked, headers, now_ms, may_wait=len(asked) == 1):
+            return None
+        return _append_all(asked, headers, buffer, now_ms)
+    finally:
+        for (partition, _), _ in zip(asked, headers, strict=False):
+            partition.log.plain.end()
+
+
+def _begin_all(
+    asked: Sequence[Asked], headers: list[Header], now_ms: int, *, may_wait: bool = False
+) -> bool:
     """Ask the logs, up to one that says no; `headers` gets those of the logs that are held."""
     try:
         for partition, batch in asked:
-            header = partition.log.plain.begin(batch, partition.leader_epoch, now_ms)
+            header = partition.log.plain.begin(
+                batch, partition.leader_epoch, now_ms, may_wait=may_wait
+            )
             if header is None:
                 return False
             headers.append(header)

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.clock import monotonic_ms
-from lapse.broker.fast.fetch import FastFetch, LeftOver
+from lapse.broker.fast.fetch import FastFetch
+from lapse.broker.fast.left_over import LeftOver
 from lapse.broker.fast.produce import FastProduce
 from lapse.broker.request.context import Services, Session
 from lapse.wire.codec import Part

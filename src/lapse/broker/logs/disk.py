@@ -97,6 +97,11 @@ class DiskThreads:
             self._look_again = loop.call_later(HELD_UP_SECONDS, self._help)
         return await future
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the disk is, so that `try_now` does nothing; asked in the event loop."""
+        return asyncio.get_running_loop().time() < self._slow_until
+
     def try_now(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Run work in the event loop that rarely waits for a disk, such as a short write.
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from lapse.base.clock import monotonic_ms
 from lapse.broker.access.authentication import Entrance
-from lapse.broker.fast.fetch import LeftOver
+from lapse.broker.fast.left_over import LeftOver
 from lapse.broker.fast.requests import Answered, FastRequests
 from lapse.broker.limits.connections import Admission
 from lapse.broker.net.dispatch import answer

@@ -27,7 +27,8 @@ from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.kernels.layout import LOG_APPEND_TIME, TRANSACTIONAL
 from lapse.log.partition_log import PartitionLog
-from lapse.records.batch import headers_of, scan_batches
+from lapse.log.plain_appender import PlainAppender
+from lapse.records.batch import headers_of, records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.security.acls import AclFilter, Operation, ResourceType
@@ -120,17 +121,97 @@ async def test_how_many_take_it_is_a_metric(node: Node, connection: BrokerConnec
 # --- what is in the way -------------------------------------------------------------------------
 
 
-async def test_a_disk_that_is_behind_is_not_waited_for(
+def set_behind(node: Node, *, is_behind: bool) -> None:
+    """Whether its disk is."""
+    node.services.disk._slow_until = math.inf if is_behind else 0.0
+
+
+async def in_a_thread(node: Node) -> None:
+    """Until something is done by one, and so waits there."""
+    await until(lambda: node.services.disk._awake)
+
+
+async def test_a_disk_that_is_behind_is_waited_for_by_a_thread(
     node: Node, connection: BrokerConnection, topic: PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as slow:
-        slow.setattr(node.services.disk, "_slow_until", math.inf)
+    """The bytes are kept for it: more may be read into the buffer that they came in."""
+    append, threads = PlainAppender.append, []
+
+    def seen(*args: Any) -> int:
+        threads.append(threading.current_thread().name)
+        return append(*args)
+
+    monkeypatch.setattr(PlainAppender, "append", seen)
+    for is_behind in (True, False):
+        set_behind(node, is_behind=is_behind)
         (answer,) = await produce(connection, "t", (0, NEW))
-    assert (answer.error_code, answer.base_offset) == (0, 1)
+        assert (answer.error_code, answer.base_offset) == (0, 2 - is_behind)
+    assert (topic.log_end_offset, fast(node)) == (3, 2)
+    assert [name.startswith("lapse-disk") for name in threads] == [True, False]
+
+
+async def test_so_is_a_log_that_another_one_has(
+    node: Node, connection: BrokerConnection, topic: PartitionLog
+) -> None:
+    set_behind(node, is_behind=True)
+    with held(topic):
+        topic._core.is_syncing = True
+        waiting = asyncio.ensure_future(produce(connection, "t", (0, NEW)))
+        await in_a_thread(node)
+        assert not waiting.done()
+    (answer,) = await waiting
+    assert (answer.error_code, answer.base_offset, fast(node)) == (0, 1, 1)
+
+
+async def test_what_comes_meanwhile_is_not_written_over_what_waits(
+    node: Node, topic: PartitionLog
+) -> None:
+    """A connection has one buffer, whose room is free again once a frame was looked at."""
+    set_behind(node, is_behind=True)
+    batches = [batch_of(value) for value in (b"first", b"other")]
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)
+    with held(topic):
+        for batch in batches:
+            held_before = node.services.request_bytes.whole
+            writer.write(frame_of(produce_request("t", (0, batch)), 9, correlation_id=1))
+            await until(lambda before=held_before: node.services.request_bytes.whole > before)
+    await until(lambda: topic.log_end_offset == 3)
+    stored = topic.read(1, 1 << 20).read()
+    rows = scan_batches(stored, "t-0")
+    values = [bytes(r.value or b"") for row in rows for r in records_of(stored, row, "t-0")]
+    assert values == [b"first", b"other"]
+    writer.close()
+    assert fast(node) == 2
+    assert await reader.read(4)
+
+
+async def test_of_several_none_is_waited_for_while_another_is_held(
+    node: Node, connection: BrokerConnection, topic: PartitionLog
+) -> None:
+    """Two requests that name them the other way round would wait for each other."""
+    set_behind(node, is_behind=True)
+    with held(node.services.partitions.get(T1)):
+        waiting = asyncio.ensure_future(produce(connection, "t", (0, NEW), (1, NEW)))
+        await in_a_thread(node)
+        assert not waiting.done()
+        with held(topic):
+            pass
+    first, second = await waiting
+    assert (first.base_offset, second.base_offset, fast(node)) == (1, 1, 0)
+
+
+async def test_what_is_not_plain_any_more_after_the_wait_is_judged_again(
+    node: Node, connection: BrokerConnection, topic: PartitionLog
+) -> None:
+    set_behind(node, is_behind=True)
+    keyless = build_batch([NewRecord(None, b"v")])
+    with held(topic):
+        waiting = asyncio.ensure_future(produce(connection, "t", (0, keyless)))
+        await in_a_thread(node)
+        topic._core.config = topic_config({"cleanup.policy": "compact"})
+    (refused,) = await waiting
+    assert (refused.error_code, topic.log_end_offset) == (ErrorCode.INVALID_RECORD, 1)
     assert fast(node) == 0
-    (answer,) = await produce(connection, "t", (0, NEW))
-    assert (answer.base_offset, topic.log_end_offset) == (2, 3)
-    assert fast(node) == 1
 
 
 async def test_a_log_that_is_being_synced_is_not_waited_for(
@@ -245,11 +326,15 @@ class OneFull(RealFs):
         return file
 
 
-async def test_each_partition_has_its_own_answer_after_the_first_byte(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_behind", [False, True])
+async def test_each_partition_has_its_own_answer_after_the_first_byte(
+    tmp_path: Path, is_behind: bool
+) -> None:
     fs = OneFull()
     async with running_node(tmp_path, fs=fs) as node, await connect(node) as connection:
         await create(node, "t", 3)
         await produce(connection, "t", (0, NEW), (1, NEW), (2, NEW))
+        set_behind(node, is_behind=is_behind)
         fs.full = "t-1"
         answers = await produce(connection, "t", (0, NEW), (1, NEW), (2, NEW))
         fs.full = ""
@@ -266,13 +351,15 @@ async def test_each_partition_has_its_own_answer_after_the_first_byte(tmp_path: 
         assert [p.base_offset for p in again] == [2, 1]
 
 
+@pytest.mark.parametrize("is_behind", [False, True])
 async def test_without_an_answer_an_error_ends_the_connection_and_nothing_behind_it_counts(
-    tmp_path: Path,
+    tmp_path: Path, is_behind: bool
 ) -> None:
     fs = OneFull()
     async with running_node(tmp_path, fs=fs) as node, await connect(node) as connection:
         await create(node, "t", 2)
         await produce(connection, "t", (0, NEW), (1, NEW))
+        set_behind(node, is_behind=is_behind)
         fs.full = "t-1"
         fails, behind = (produce_request("t", (n, NEW), acks=0) for n in (1, 0))
         reader, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)
@@ -417,9 +504,12 @@ async def test_a_session_that_has_ended_ends_the_connection(tmp_path: Path) -> N
         assert node.services.partitions.get(T0).log_end_offset == 2
 
 
+@pytest.mark.parametrize("is_behind", [False, True])
 @pytest.mark.parametrize("is_readable", [True, False])
 @pytest.mark.parametrize("acks", [-1, 0])
-async def test_a_quota_is_charged_and_minded(tmp_path: Path, acks: int, is_readable: bool) -> None:
+async def test_a_quota_is_charged_and_minded(
+    tmp_path: Path, acks: int, is_readable: bool, is_behind: bool
+) -> None:
     """KIP-219: the answer goes out at once, the next request is handled after the wait."""
     clock = ManualClock()
     async with running_node(tmp_path, clock=clock) as node, await connect(node) as connection:
@@ -428,6 +518,7 @@ async def test_a_quota_is_charged_and_minded(tmp_path: Path, acks: int, is_reada
         await node.services.quotas.alter(((CLIENT_ID, None),), {PRODUCER_BYTE_RATE: 100.0})
         reader, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)
         large = batch_of(bytes(3000))
+        set_behind(node, is_behind=is_behind)
         behind: Any = MetadataRequest(topics=()) if is_readable else produce_request("t", (0, NEW))
         for request in (produce_request("t", (0, large), acks=acks), behind):
             writer.write(frame_of(request, 9, correlation_id=7))
