@@ -52,6 +52,7 @@ from lapse.log.manifest import sync_manifests
 from lapse.log.others import read_others
 from lapse.log.partition_log import PartitionLog
 from lapse.log.removal import Doomed, remove_each, remove_partition
+from lapse.log.reserve import give_up_if_full
 from lapse.log.roster import Expected, FileStamp, Roster, read_roster, write_roster
 from lapse.log.segment import LOG
 from lapse.log.swap import SWAP
@@ -124,6 +125,7 @@ class LogDirectory:
         lock = own(path, real, env.fs)
         try:
             refuse_incomplete(path)
+            give_up_if_full(env, path)
             directory = LogDirectory(path, real, env, lock)
             directory._begin()
         except BaseException:

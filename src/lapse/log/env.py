@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from lapse.base.clock import Clock
 from lapse.base.fs import Fs
@@ -34,6 +36,10 @@ class OpenFiles:
                 self._kept.remove(opened)
 
 
+def _free_bytes(path: Path) -> int:
+    return shutil.disk_usage(path).free
+
+
 @dataclass(frozen=True, slots=True)
 class LogEnv:
     """Passed to everything in this package that reads a clock or changes a file.
@@ -41,6 +47,7 @@ class LogEnv:
     Attributes:
         clock_jump_max_ms: lapse.clock.jump.max.ms: what is further ahead of the clock was noted by
             one that was wrong.
+        free_bytes: of the disk that a path is on.
         unique_name: for directories on their way out; Kafka uses a UUID in hex.
     """
 
@@ -49,3 +56,4 @@ class LogEnv:
     files: OpenFiles = field(default_factory=OpenFiles)
     unique_name: Callable[[], str] = lambda: uuid.uuid4().hex
     clock_jump_max_ms: int = 3_600_000
+    free_bytes: Callable[[Path], int] = _free_bytes

@@ -28,6 +28,7 @@ from lapse.log.headers import read_batch, walk
 from lapse.log.incomplete import INCOMPLETE, TO_KAFKA, TO_V2, Begun, begun_copy
 from lapse.log.intent import INTENT
 from lapse.log.lock import LOCK, lock_file
+from lapse.log.reserve import RESERVE
 from lapse.log.roster import ROSTER
 from lapse.log.scanned import scan_segment
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, base_offset_of, segment_path
@@ -165,7 +166,8 @@ def export_logs(
 
 # What a copy that was just begun may have beside INCOMPLETE, or before it.
 _BEGUN = frozenset({LOCK, INCOMPLETE, INCOMPLETE + ".tmp"})
-_NOT_COPIED = _BEGUN | {checkpoints.CLEAN_SHUTDOWN, ROSTER}  # a copy begins a new era
+# A copy begins a new era, and needs its room for itself.
+_NOT_COPIED = _BEGUN | {checkpoints.CLEAN_SHUTDOWN, ROSTER, RESERVE}
 
 
 def require_free(source: Path, target: Path, how: str) -> None:

@@ -17,9 +17,10 @@ from lapse.base.secret import Secret
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
 from lapse.log.manifest import manifest_path
+from lapse.log.reserve import PLENTY_BYTES, RESERVE, set_aside
 from lapse.log.roster import ROSTER, Expected, Roster, read_roster, write_roster
 from lapse.testing.crash_fs import CrashFs
-from tests.support.broker.failing import FullFs, storage_error
+from tests.support.broker.failing import FullFs, FullTillUnlinked, storage_error
 from tests.support.log.logs import NOW, TP, append, batch, config, env
 
 KEPT = (
@@ -185,3 +186,29 @@ def test_what_is_wanted_from_others_is_not_forgotten_for_want_of_room(tmp_path: 
     assert found is not None
     assert found.partitions[TopicPartition("other", 0)].fetch_anew
     directory.close(clean=False)
+
+
+def test_it_opens_on_a_full_disk_in_the_room_that_was_kept(tmp_path: Path) -> None:
+    fs, free = FullTillUnlinked(), [PLENTY_BYTES]
+    around = replace(env(fs), free_bytes=lambda _: free[0])
+    directory = LogDirectory.open(tmp_path, around)
+    log = directory.create_log(TP, config(file_delete_delay_ms=0))
+    append(log, batch())
+    directory.remember()
+    set_aside(around, tmp_path)
+    directory.close(clean=False)
+    fs.is_full, free[0] = True, 0
+    again = LogDirectory.open(tmp_path, around)
+    assert not (tmp_path / RESERVE).exists()
+    assert again.open_log(TP, config(file_delete_delay_ms=0)).log_end_offset == 3
+    again.delete_log(TP)
+    assert again.sweep_deleted(NOW) == 1
+    again.close()
+
+
+def test_without_it_it_does_not(tmp_path: Path) -> None:
+    fs = FullTillUnlinked()
+    LogDirectory.open(tmp_path, env(fs)).close(clean=False)
+    fs.is_full = True
+    with pytest.raises(StorageError, match="No space left"):
+        LogDirectory.open(tmp_path, env(fs))

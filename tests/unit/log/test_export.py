@@ -15,6 +15,7 @@ from lapse.log.directory import LogDirectory
 from lapse.log.export import Exported, copy_logs, export_directory_files, export_partition
 from lapse.log.incomplete import INCOMPLETE
 from lapse.log.lock import LOCK
+from lapse.log.reserve import RESERVE, set_aside
 from lapse.log.roster import ROSTER
 from lapse.log.segment import LOG, segment_path
 from lapse.records.batch import records_of, scan_batches
@@ -103,6 +104,7 @@ def made(path: Path) -> Path:
         for _ in range(9):
             append(log, batch(size=200))
     checkpoints.write_meta(RealFs(), path, {"version": "1"})
+    set_aside(env(), path)
     directory.close()
     return path
 
@@ -112,7 +114,7 @@ def contents(path: Path) -> dict[str, bytes]:
     return {
         str(p.relative_to(path)): p.read_bytes()
         for p in path.rglob("*")
-        if p.is_file() and p.name not in {INCOMPLETE, INCOMPLETE + ".tmp", ROSTER}
+        if p.is_file() and p.name not in {INCOMPLETE, INCOMPLETE + ".tmp", ROSTER, RESERVE}
     }
 
 
@@ -135,6 +137,7 @@ def test_a_copy_survives_a_power_cut_right_after_it(tmp_path: Path) -> None:
         assert contents(target) == contents(source)
         assert not (target / INCOMPLETE).exists()
         assert not (target / ROSTER).exists()
+        assert not (target / RESERVE).exists()
         for path in target.rglob("*.log"):
             assert path.stat().st_mtime_ns == (source / path.relative_to(target)).stat().st_mtime_ns
 

@@ -61,7 +61,7 @@ async def handle(
     if request.what == CLEAN:
         here = {str(log.partition) for log in services.partitions.all()}
         request = replace(request, logs=tuple(one for one in request.logs or () if one in here))
-    place = services.partitions.fs, services.partitions.data_dir
+    place = services.partitions.env.fs, services.partitions.data_dir
     try:
         done = await services.disk.run(do, *place, request, services.clock.now_ms())
     except (LapseError, OSError) as e:

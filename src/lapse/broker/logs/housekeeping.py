@@ -30,6 +30,7 @@ from lapse.lifecycle.decide.clock import ClockRecord, ClockVerdict
 from lapse.lifecycle.decide.retention import segments_to_delete
 from lapse.lifecycle.decide.roll import ActiveSegment, roll_due, trim_roll_due
 from lapse.log.partition_log import PartitionLog
+from lapse.log.reserve import set_aside
 from lapse.log.roll import jitter_of
 
 logger = logging.getLogger(__name__)
@@ -108,6 +109,9 @@ class Housekeeping:
             self._try("checkpoint", "log starts", self._partitions.checkpoint_starts)
         if self._points.is_due(now_ms):
             self._try("checkpoint", "log directories", self._partitions.checkpoint_points)
+            for directory in self._partitions.directories:
+                keep_room = partial(set_aside, self._partitions.env, directory.path)
+                self._try("reserve", str(directory.path), keep_room)
         self._forget_gone()
 
     def _forget_gone(self) -> None:

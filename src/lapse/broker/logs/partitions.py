@@ -26,7 +26,6 @@ from pathlib import Path
 
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ErrorCode, KafkaError, LapseError, StorageError
-from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.broker.conditions import AppendFailures, look_for_room
 from lapse.broker.logs.led import Led, led_elsewhere
@@ -192,9 +191,9 @@ class Partitions:
         return self._data_dir
 
     @property
-    def fs(self) -> Fs:
-        """What writes there."""
-        return self._env.fs
+    def env(self) -> LogEnv:
+        """What they get from outside."""
+        return self._env
 
     @property
     def directories(self) -> tuple[LogDirectory, ...]:
@@ -225,7 +224,9 @@ class Partitions:
         What was on its way from one to another is put in order: only then is it known what is here.
         """
         self._directories.lock()
-        self.cut_short = settle(self.directories, self.fs, all_there=not self.offline_directories)
+        self.cut_short = settle(
+            self.directories, self._env.fs, all_there=not self.offline_directories
+        )
 
     @property
     def were_closed(self) -> bool:
@@ -354,7 +355,7 @@ class Partitions:
         all_there = not self.offline_directories
 
         def look(directory: LogDirectory) -> None:
-            look_for_strangers(directory, known, self.fs, all_there=all_there)
+            look_for_strangers(directory, known, self._env.fs, all_there=all_there)
 
         self._directories.on_each(look, self._failed)
         not_found = [tp for tp, topic in known.items() if not self._open_or_note(tp, topic)]

@@ -27,6 +27,7 @@ from lapse.log.append_times import SUFFIX as APPENDED
 from lapse.log.append_times import is_append_times
 from lapse.log.manifest import MANIFEST, read_manifest
 from lapse.log.others import NOTHING_KNOWN, REPLICAS, Others, read_others
+from lapse.log.reserve import is_reserve
 from lapse.log.roster import ROSTER
 from lapse.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, base_offset_of
 from lapse.log.start import LOG_START, KeptStart, read_start
@@ -308,6 +309,8 @@ def why_keyless(replica: Path, place: ReplicaFile) -> str | None:
     if (replica / place.path).is_socket():
         return "a socket: nothing is kept in it"
     if not place.folder:
+        if is_reserve(replica / place.path):  # a short key may be in it by chance
+            return "room that is kept for a start on a full disk"
         known = name.removesuffix(".tmp") in _BESIDE or name.startswith("lapse-metadata.sqlite-")
         return "offsets, settings and times of a whole directory" if known else None
     inside = place.path.removeprefix(f"{place.folder}/")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lapse.base.clock import SystemClock
+from lapse.base.config import broker_config
 from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
@@ -27,8 +28,11 @@ from lapse.client.admin import Admin
 from lapse.lifecycle.clock_guard import BROKER, read_record
 from lapse.lifecycle.decide.clock import ClockVerdict
 from lapse.log.checkpoints import LOG_START, RECOVERY_POINT, read_offsets
+from lapse.log.env import LogEnv
+from lapse.log.reserve import PLENTY_BYTES, RESERVE, RESERVE_BYTES
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.testing.clock import ManualClock
+from tests.support.broker.failing import FullTillUnlinked
 from tests.support.broker.running import batch_of, connect, create, produce, running_node, until
 from tests.support.log.logs import (
     NOW,
@@ -455,3 +459,31 @@ async def test_the_time_is_durable_before_retention_goes_by_it(tmp_path: Path) -
         clock.advance(11_000)
         await until(lambda: kept or clock.advance(10))
         assert kept[0] >= expires_ms
+
+
+async def test_room_for_a_start_on_a_full_disk_is_kept_after_a_minute(tmp_path: Path) -> None:
+    """Who starts there can delete a topic, and so make room: it did not start at all."""
+    fs, free, clock = FullTillUnlinked(), [PLENTY_BYTES], ManualClock(NOW)
+    around = LogEnv(fs, clock, free_bytes=lambda _: free[0])
+    settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0", **NEVER}
+    config = broker_config({**settings, "lapse.http.port": "-1", "file.delete.delay.ms": "0"})
+    node = Node(config, around)
+    await node.start()
+    await create(node, "t")
+    await create(node, "u")
+    chores = housekeeping(node)
+    assert not (tmp_path / RESERVE).exists()
+    clock.advance(60_000)
+    chores.tick(clock.now_ms())
+    assert (tmp_path / RESERVE).stat().st_size == RESERVE_BYTES
+    await node.stop()
+    fs.is_full, free[0] = True, 0
+    node = Node(config, around)
+    await node.start()
+    assert not (tmp_path / RESERVE).exists()
+    fs.is_full = True  # by what came since
+    async with await connect(node) as connection:
+        await Admin(connection).delete_topic("t")
+    fs.is_full = False
+    assert set(node.services.topics.image.topics) == {"u"}
+    await node.stop()

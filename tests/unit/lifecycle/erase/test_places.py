@@ -23,9 +23,11 @@ from lapse.lifecycle.erase.places import (
 from lapse.lifecycle.round.ledger import LedgerEntry, append
 from lapse.log.facts import ReplicaFacts
 from lapse.log.others import Others, write_others
+from lapse.log.reserve import RESERVE, set_aside
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.erase.replica import FIRST, written
 from tests.support.lifecycle.rounds import NOW, compacted, make_logs
+from tests.support.log.logs import env
 
 HEX = "0123456789abcdef0123456789abcdef"
 
@@ -183,6 +185,7 @@ def test_formats_without_room_for_a_key_are_told(path: str) -> None:
         "t-0/00000000000000000000.log.cleaned", "t-0/00000000000000000000.log.swap",
         "t-0/other.index", "t-0/deep/00000000000000000000.index", "00000000000000000000.index",
         "t-0/.lapse/r1/a1/00000000000000000000-records", "t-0/.lapse/ledger.old", "core.1234",
+        RESERVE,
         "t-0/.lapse/ledger", "t-0/.lapse/00000000000000000000.summary", "t-0/.lapse/log-start",
         "t-0/.lapse/replicas",
     ],
@@ -204,7 +207,9 @@ def test_our_own_files_are_told_once_they_were_read(tmp_path: Path) -> None:
     entry = LedgerEntry("r", 0, NOW, NOW, NOW, 0, 1, 1, ())
     append(RealFs(), tmp_path / "t-0", entry)
     write_others(RealFs(), tmp_path / "t-0", Others((ReplicaFacts(2, (), 0),), (3,)))
+    set_aside(env(), tmp_path)
     told = {p.path: why_keyless(tmp_path, p) for p in list_replica(tmp_path, "t", None).places}
+    assert "room" in (told[RESERVE] or "")
     [home] = list_replica(tmp_path, "t", None).homes
     assert (home.others, home.elsewhere) == ((2,), (3,))
     assert "replicas" in (told["t-0/.lapse/replicas"] or "")
