@@ -56,11 +56,8 @@ def entries_within(n_bytes: int) -> int:
 
     At least as many as the first table has room for, which every map has.
     """
-    low, high = room(SLOTS_MIN), max(n_bytes // SLOT_BYTES, room(SLOTS_MIN))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if peak_bytes(middle, middle) <= n_bytes:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    n_slots, before, largest = n_bytes // SLOT_BYTES, SLOTS_MIN, SLOTS_MIN
+    while n_slots - before > largest:  # the last table but one is `before`
+        largest = min(n_slots - before, before * 4 - 1)
+        before *= 2
+    return room(largest)

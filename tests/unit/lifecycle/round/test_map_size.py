@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lapse.lifecycle.round.map_size import (
     SLOT_BYTES,
@@ -58,3 +60,30 @@ def test_what_may_be_held_is_what_fits() -> None:
         assert entries == FIRST or entries_within(need - SLOT_BYTES) < entries
     for too_little in (-5, 0, SLOTS_MIN * SLOT_BYTES):
         assert entries_within(too_little) == FIRST
+
+
+def searched(n_bytes: int) -> int:
+    """The same as `entries_within`, the slow way."""
+    low, high = FIRST, max(n_bytes // SLOT_BYTES, FIRST)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if peak_bytes(middle, middle) <= n_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+NEAR = [
+    SLOTS_MIN * SLOT_BYTES * n + more for n in range(1, 70) for more in (-17, -16, -1, 0, 1, 16)
+]
+
+
+@given(st.one_of(st.sampled_from(NEAR), st.integers(0, 1 << 24), st.integers(0, 1 << 45)))
+def test_it_is_found_without_a_search(n_bytes: int) -> None:
+    assert entries_within(n_bytes) == searched(n_bytes)
+
+
+def test_where_the_last_doubling_is_left_out() -> None:
+    for n_bytes in NEAR:
+        assert entries_within(n_bytes) == searched(n_bytes)
