@@ -11,10 +11,12 @@ from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.fs import RealFs
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
+from lapse.log.env import LogEnv, OpenFiles
 from lapse.log.facts import StartMove
 from lapse.log.partition_log import PartitionLog
 from lapse.log.start import read_start
 from lapse.records.append_times import RESOLUTION_MS
+from lapse.testing.clock import ManualClock
 from tests.support.broker.failing import FailingFs, FullFs
 from tests.support.log.content import STEP_MS, Content, fill
 from tests.support.log.logs import (
@@ -29,6 +31,7 @@ from tests.support.log.logs import (
     open_log,
     refusal,
     rewrite,
+    rows_of,
 )
 
 
@@ -57,7 +60,8 @@ def test_what_is_left_is_as_if_the_rest_had_never_come(
         assert log.truncate_to(offset) == new_end
         assert (new_end == offset) == (offset in ends)
         assert new_end <= offset
-        assert (log.generation, log.state.segments_set) > (generation, segments_set)
+        assert log.generation > generation  # no plan of before is of these files
+        assert log.state.segments_set > segments_set
         assert log.recovery_point <= new_end
         check_sound(log)
         expected = twin(tmp_path / f"{n}-twin", batches, new_end)
@@ -157,6 +161,28 @@ def test_readers_keep_what_they_have_begun(tmp_path: Path) -> None:
     log.truncate_to(ends[2])
     assert last.read()  # of a segment that is gone
     assert state.log_end_offset == ends[-1]
+
+
+def test_who_has_opened_nothing_yet_reads_what_was_there(tmp_path: Path) -> None:
+    """A fetch looks at the log, and opens the files a moment later."""
+    no_cache = LogEnv(RealFs(), ManualClock(NOW), OpenFiles(limit=0))
+    log = PartitionLog.open(tmp_path, TP, config(), no_cache, clean_shutdown=False)
+    ends = fill(log)
+    gone = [segment for segment in log.segments if segment.base_offset > ends[2]]
+    before = batches_of(log)
+    assert len(gone) > 2
+    log.truncate_to(ends[2])
+    assert not any(segment.path().exists() for segment in gone)
+    seen = {row.base_offset for segment in gone for row in rows_of(segment)}
+    assert seen == {offset for offset in before if offset >= gone[0].base_offset}
+
+
+def test_a_start_within_a_batch_is_cut_to_its_beginning(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch(records=3))
+    append(log, batch(records=3))
+    log.advance_log_start(4)
+    assert [log.end_after(offset) for offset in (3, 4, 5, 6)] == [3, 3, 3, 6]
 
 
 class FullAfter(FullFs):
@@ -385,7 +411,11 @@ def test_a_log_whose_files_cannot_be_cut_goes_offline(tmp_path: Path) -> None:
     assert refusal(lambda: log.truncate_to(ends[3])) is ErrorCode.KAFKA_STORAGE_ERROR
     assert log.offline_reason is not None
     assert refusal(lambda: append(log, batch())) is ErrorCode.KAFKA_STORAGE_ERROR
-    assert refusal(lambda: log.restart_at(0)) is ErrorCode.KAFKA_STORAGE_ERROR
+    fs.fails = False
+    for change in (log.truncate_to, log.restart_at):
+        for offset in (0, ends[3], ends[-1] + 7):
+            code = refusal(lambda change=change, offset=offset: change(offset))  # type: ignore[misc]
+            assert code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class Failing(RealFs):
