@@ -67,6 +67,7 @@ SCOPES = {
             *("unit/log/test_relocation.py", "unit/log/test_truncater.py"),
             *("unit/log/test_truncater_order.py", "unit/log/test_deleter.py"),
             *("unit/log/test_swap.py", "unit/log/test_partition_log.py"),
+            *("unit/log/test_replacer.py", "unit/log/test_relocation_deleted.py"),
         ),
         (
             *("unit/log", "unit/broker/logs", "crash/test_relocate.py", "crash/test_truncate.py"),

@@ -10,6 +10,7 @@ import pytest
 from lapse.base.fs import RealFs
 from lapse.log.aside import KEPT_BYTES_MAX, keep_segment, keep_tail, kept_aside
 from lapse.log.segment import LOG, segment_path
+from tests.support.log.logs import open_log
 
 WEEK_MS = 7 * 24 * 3_600_000
 
@@ -76,3 +77,17 @@ def test_it_is_kept_for_a_week_from_when_it_was_cut(tmp_path: Path) -> None:
     assert keep_tail(RealFs(), tmp_path, 7, 0) is not None
     [aside] = kept_aside(tmp_path)
     assert aside.until_ms == aside.path.stat().st_ctime_ns // 1_000_000 + WEEK_MS
+
+
+def test_it_goes_after_that_week_though_the_log_was_opened_since(tmp_path: Path) -> None:
+    log_file(tmp_path, b"0123456789")
+    kept = keep_tail(RealFs(), tmp_path, 7, 4)
+    assert kept is not None
+    segment_path(tmp_path, 7, LOG).unlink()
+    [aside] = kept_aside(tmp_path)
+    log = open_log(tmp_path)
+    log.sweep_aside(aside.until_ms - 1)
+    assert kept.exists()
+    log.sweep_aside(aside.until_ms)
+    assert not kept.exists()
+    log.close()

@@ -20,6 +20,7 @@ from lapse.log.swap import (
     SWAP,
     Replacement,
     abandon,
+    commit,
     mark_deleted,
     prepare,
     recover,
@@ -106,6 +107,38 @@ def test_a_swap_below_what_is_still_being_prepared_is_through(log: PartitionLog)
     assert half(log.dir) == set()
     assert read_summary(path) == marked
     assert times.read_bytes() == b"new"
+
+
+def test_of_several_that_are_prepared_none_is_through_from_the_first_one_on(
+    log: PartitionLog,
+) -> None:
+    first, second, third = (segment.base_offset for segment in log.segments[:3])
+    before = {name for name in names(log.dir) if not name.endswith(".summary")}
+    for name in (
+        f"{first:020d}.index{CLEANED}", f"{second:020d}.log{SWAP}", f"{third:020d}.log{CLEANED}",
+    ):  # fmt: skip
+        (log.dir / name).write_bytes(b"")
+    recover(RealFs(), log.dir)
+    assert {name for name in names(log.dir) if not name.endswith(".summary")} == before
+
+
+def test_the_last_of_a_group_is_renamed_first(tmp_path: Path, log: PartitionLog) -> None:
+    """So a crash in between is one that can be taken back, as long as the first is `.cleaned`."""
+    renamed: list[str] = []
+
+    class Seen(RealFs):
+        def rename(self, source: Path, target: Path) -> None:
+            if source.name.endswith(f".log{CLEANED}"):
+                renamed.append(source.name)
+            super().rename(source, target)
+
+    segments = list(log.segments[:3])
+    made = rewrite(log, segments, lambda _: True, tmp_path / "attempt", 3).replacement
+    bases = [new.base_offset for new in made.new]
+    assert len(bases) > 1
+    prepare(RealFs(), log.dir, made)
+    commit(Seen(), log.dir, made, [segment.base_offset for segment in segments])
+    assert renamed == [f"{base:020d}.log{CLEANED}" for base in reversed(bases)]
 
 
 @pytest.mark.parametrize("has_times", [True, False])
