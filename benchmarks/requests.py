@@ -194,7 +194,8 @@ def _fast(fast: FastRequests, session: Session, work: Work) -> float:
         started = time.process_time()
         answered = fast.answer(view, array, 0, len(frame), session)
         spent += time.process_time() - started
-        if not isinstance(answered, bytes | list):
+        was_fast = isinstance(answered, bytes | list)
+        if not was_fast:
             raise RuntimeError(
                 "not plain, or the disk is behind: see docs/internals/fast-requests.md"
             )
