@@ -111,3 +111,18 @@ def test_a_disk_that_fails_is_told(tmp_path: Path) -> None:
     fs.broken = tmp_path
     with pytest.raises(StorageError):
         set_aside(with_free(PLENTY_BYTES, fs), tmp_path)
+
+
+def test_a_disk_that_cannot_be_looked_at_has_failed(tmp_path: Path) -> None:
+    """A broker goes on with its others; the system's own error would have ended its start."""
+
+    def broken(path: Path) -> int:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    around = replace(env(), free_bytes=broken)
+    set_aside(PLENTY, tmp_path)
+    with pytest.raises(StorageError, match=f"{tmp_path}: Input/output error"):
+        give_up_if_full(around, tmp_path)
+    (tmp_path / RESERVE).unlink()
+    with pytest.raises(StorageError, match=f"{tmp_path}: Input/output error"):
+        set_aside(around, tmp_path)

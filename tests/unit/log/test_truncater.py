@@ -414,8 +414,7 @@ def test_a_log_whose_files_cannot_be_cut_goes_offline(tmp_path: Path) -> None:
     fs.fails = False
     for change in (log.truncate_to, log.restart_at):
         for offset in (0, ends[3], ends[-1] + 7):
-            code = refusal(lambda change=change, offset=offset: change(offset))  # type: ignore[misc]
-            assert code is ErrorCode.KAFKA_STORAGE_ERROR
+            assert refusal(partial(change, offset)) is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class Failing(RealFs):

@@ -100,7 +100,8 @@ class DiskThreads:
     @property
     def is_behind(self) -> bool:
         """Whether the disk is, so that `try_now` does nothing; asked in the event loop."""
-        return asyncio.get_running_loop().time() < self._slow_until
+        until = self._slow_until  # mostly it never was, and no clock is asked
+        return until > 0 and asyncio.get_running_loop().time() < until
 
     def try_now(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Run work in the event loop that rarely waits for a disk, such as a short write.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -172,6 +173,20 @@ async def test_a_lease_outlives_its_connection(tmp_path: Path, services: list[Se
             answer = await asyncio.to_thread(ask)
             assert all(getattr(one, "error", None) is None for one in answer)
         assert len(records_in(data / "a-0")) == 10
+
+
+async def test_a_service_that_ends_says_so_to_who_waits_for_a_broker() -> None:
+    """A thread of its own would wait for an answer that nobody reads any more."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        brokers = Brokers(f"{host}:{port}", PLAINTEXT)
+        asking = asyncio.create_task(asyncio.to_thread(brokers.run, brokers.address(1)))
+        listing = brokers.listing()
+        await until(lambda: brokers._cluster._connections)  # it has begun
+        await asyncio.to_thread(brokers.close)
+        with pytest.raises(OwnerGone, match="this service ends"):
+            await asking
+        assert brokers.listed(listing) == []
 
 
 def cut(service: Service) -> None:

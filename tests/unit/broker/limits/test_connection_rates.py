@@ -124,3 +124,5 @@ def test_limits_are_the_settings_that_hold() -> None:
         "clients": 3,
     }
     assert limits_of(BrokerSettings({})) == {}
+    of_older = BrokerSettings(settings.static, {ALL: "none", CLIENTS: "none"}, {})
+    assert limits_of(of_older) == {"": 5, "clients": 4}  # a version that took it

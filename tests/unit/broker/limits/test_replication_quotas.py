@@ -85,3 +85,8 @@ def test_another_rate_is_in_force_at_once() -> None:
     assert not quota.is_used_up(1)
     settings[0] = BrokerSettings({})
     assert not quota.is_used_up(1)
+
+
+def test_a_rate_that_is_none_is_not_in_force() -> None:
+    """An older version may have stored it."""
+    assert quotas(leader="none").leader.limit == quotas().leader.limit
