@@ -172,10 +172,11 @@ class Producer(AbstractAsyncContextManager["Producer"]):
                 f"{topic}: the record may take {size} bytes, max_request_size is "
                 f"{self._config.max_request_size}",
             )
-        is_placed = False
+        is_placed, failures = False, list[LapseError]()
         try:
             async with asyncio.timeout(self._config.max_block_ms / 1000):
-                where = await self._place(topic, key, partition, size)
+                known = await self._topic(topic, failures=failures)
+                where = await self._place(known, key, partition, size)
                 await self._join(where)
                 if record.tombstone:
                     await self._require_tombstone_values(where)
@@ -184,7 +185,7 @@ class Producer(AbstractAsyncContextManager["Producer"]):
         except TimeoutError as e:
             if not is_placed:
                 error = f"{topic}: no broker answers within max_block_ms"
-                raise ConnectionLost(error, sent=False) from e
+                raise failures[-1] if failures else ConnectionLost(error, sent=False) from e
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"{topic}: no place for the record within max_block_ms; waiting records hold "
@@ -220,7 +221,7 @@ class Producer(AbstractAsyncContextManager["Producer"]):
 
         self._check_open()
         fields = fields_of_arrow(records, self._clock.now_ms())
-        where = await self._place(topic, None, partition, 0)
+        where = await self._place(await self._topic(topic), None, partition, 0)
         if fields.tombstones.any():
             await self._require_tombstone_values(where)
         return await self.send_fields(where, fields)
@@ -292,10 +293,9 @@ class Producer(AbstractAsyncContextManager["Producer"]):
     # --- where a record goes ----------------------------------------------------------------------
 
     async def _place(
-        self, topic: str, key: bytes | None, partition: int | None, size: int
+        self, known: Topic, key: bytes | None, partition: int | None, size: int
     ) -> TopicPartition:
-        known = await self._topic(topic)
-        count = len(known.leaders)
+        topic, count = known.name, len(known.leaders)
         if partition is None and key is None:
             return self._keyless_place(topic, count, size)
         if partition is None:
@@ -314,10 +314,17 @@ class Producer(AbstractAsyncContextManager["Producer"]):
         self._keyless[topic] = place
         return place
 
-    async def _topic(self, name: str, *, waits: bool = True) -> Topic:
-        """Waits for a broker, and for the leader of a topic that one has just made."""
+    async def _topic(
+        self, name: str, *, waits: bool = True, failures: list[LapseError] | None = None
+    ) -> Topic:
+        """Waits for a broker, and for the leader of a topic that one has just made.
+
+        `failures` gets those of the tries so far: who gives up during one has the last to tell.
+        """
 
         def helps(error: LapseError) -> bool:
+            if failures is not None:
+                failures.append(error)
             return may_try_again(error) and (waits or isinstance(error, KafkaError))
 
         create = self._config.allow_auto_create_topics

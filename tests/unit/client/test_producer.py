@@ -210,6 +210,27 @@ async def test_a_broker_that_does_not_answer_is_no_lack_of_memory() -> None:
                 await producer.send("t", b"k", b"v")
 
 
+async def test_the_last_failure_is_told_though_another_try_is_under_way() -> None:
+    """Which of the two comes first at the end of `max_block_ms` is up to chance."""
+    came: list[asyncio.StreamWriter] = []
+
+    async def first_hangs_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(writer)
+        if len(came) == 1:
+            writer.close()
+
+    server = await asyncio.start_server(first_hangs_up, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with Producer(f"{host}:{port}", ProducerConfig(max_block_ms=300)) as producer:
+        with pytest.raises(ConnectionLost) as lost:
+            await producer.send("t", b"k", b"v")
+    assert len(came) > 1
+    assert "no broker answers" not in str(lost.value)
+    for writer in came:
+        writer.close()
+    server.close()
+
+
 async def test_a_broker_that_comes_back_gets_each_record_once(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await create(node, "t")
