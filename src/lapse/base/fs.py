@@ -28,6 +28,7 @@ from lapse.base.secret import Secret
 Buffer = bytes | bytearray | memoryview
 _COPY_CHUNK = 8 << 20
 _PRIVATE_FILE, _PRIVATE_DIR = 0o600, 0o700
+_NEW_CONTENT = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _CROSS_DEVICE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 
 
@@ -153,15 +154,10 @@ class _RealAppendFile:
                 wanted = sum(len(b) for b in buffers)
                 done = os.pwritev(self._fd, buffers, self.size) if wanted else 0
             if done < wanted:
-                self._write_rest(b"".join(buffers)[done:], self.size + done)
+                _write_all(self._fd, b"".join(buffers)[done:], self.size + done)
         except OSError as e:
             raise StorageError(f"writing {self.path}: {e.strerror or e}") from e
         self.size += wanted
-
-    def _write_rest(self, rest: bytes, position: int) -> None:
-        while rest:
-            done = os.pwrite(self._fd, rest, position)
-            rest, position = rest[done:], position + done
 
     def copy_from(self, source_fd: int, position: int, length: int) -> None:
         while length > 0:
@@ -209,8 +205,12 @@ class RealFs:
             with storage_errors(path, "writing"), open(path, "xb", opener=_private) as f:
                 f.write(data.octets())
             return
-        with storage_errors(path, "writing"), open(path, "wb", opener=_no_link) as f:
-            f.write(data)
+        with storage_errors(path, "writing"):  # `open` makes four more system calls
+            fd = os.open(path, _NEW_CONTENT, 0o666)
+            try:
+                _write_all(fd, data, 0)
+            finally:
+                os.close(fd)
 
     def replace_file(self, path: Path, data: Buffer | Secret) -> None:
         temp = path.with_name(path.name + ".tmp")
@@ -267,8 +267,11 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, _PRIVATE_FILE)
 
 
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+def _write_all(fd: int, data: Buffer, position: int) -> None:
+    rest = memoryview(data)
+    while rest:
+        done = os.pwrite(fd, rest, position)
+        rest, position = rest[done:], position + done
 
 
 def _claim(path: Path) -> None:

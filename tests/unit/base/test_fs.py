@@ -56,6 +56,9 @@ def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     file.close()
     assert file.size == 17
     assert (tmp_path / "a").read_bytes() == b"abcdefghijklmnopq"
+    for content in (b"abcdefg", bytearray(b"xyz"), memoryview(b"12345"), b""):
+        FS.write_file(tmp_path / "b", content)
+        assert (tmp_path / "b").read_bytes() == content
 
 
 def test_a_failed_write_is_a_storage_error_and_does_not_count(
@@ -71,6 +74,8 @@ def test_a_failed_write_is_a_storage_error_and_does_not_count(
     monkeypatch.setattr(os, "pwritev", full)
     with pytest.raises(StorageError, match=rf"writing {file.path}: No space left"):
         file.write(b"more")
+    with pytest.raises(StorageError, match=rf"writing {tmp_path / 'b'}: No space left"):
+        FS.write_file(tmp_path / "b", b"more")
     assert file.size == 4
     file.close()
 

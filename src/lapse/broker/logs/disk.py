@@ -28,7 +28,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 THREADS = 4
-HELD_UP_SECONDS = 0.001
+# Longer than a roll, which makes files: side by side they hold up each other and the event loop.
+HELD_UP_SECONDS = 0.005
 # The event loop may wait for disks for a fiftieth of its time, and for so long at a stretch. What
 # is longer than `SLOW_SECONDS` counts. A wait for the interpreter, which another thread has, looks
 # the same: the stretch is long enough for those that a commit of many segments brings.

@@ -56,9 +56,15 @@ class Housekeeping:
         thread: DiskThreads,
         guard: Guard = believing,
         keep_time: Callable[[], None] = lambda: None,
+        take_break: Callable[[], None] = lambda: None,
     ) -> None:
-        """`keep_time` makes durable what `guard` said last (ADR-11)."""
+        """`keep_time` makes durable what `guard` said last (ADR-11).
+
+        `take_break` is called between logs: many that were rolled at once are synced one by one,
+        and nobody waits for it (`base.scheduling.Breaks`).
+        """
         self._partitions, self._guard, self._keep_time = partitions, guard, keep_time
+        self._take_break = take_break
         self._clock, self._counters = clock, counters
         self._pause_s = config.housekeeping_interval_ms / 1000
         self._retention = _Every(config.log_retention_check_interval_ms)
@@ -103,6 +109,7 @@ class Housekeeping:
             for name, chore, time_ms in chores:
                 if self._partitions.is_online(log.partition):
                     self._look_after(name, chore, log, time_ms)
+            self._take_break()
         self._try("unlink", "deleted topics", partial(self._partitions.sweep, now_ms))
         self._try("room", "log directories", self._partitions.look_for_room)
         if self._starts.is_due(now_ms):

@@ -79,6 +79,25 @@ def test_retention_takes_no_segment_that_a_round_has_made_meanwhile(
     assert log.log_start_offset == 0
 
 
+async def test_the_event_loop_has_its_turn_between_two_logs(tmp_path: Path) -> None:
+    """A break after each log's chores: eight that were rolled at once are not synced at once."""
+    async with running_node(tmp_path, NEVER) as node, await connect(node) as c:
+        await create(node, "t")
+        await create(node, "u")
+        await produce(c, "t", (0, batch_of(b"a")))
+        s, synced_at_breaks = node.services, []
+        logs = [s.partitions.get(T0), s.partitions.get(U0)]
+        await produce(c, "u", (0, batch_of(b"a")))
+        for log in logs:
+            log.roll(s.clock.now_ms())
+        chores = Housekeeping(
+            s.partitions, s.clock, s.config, s.counters, DiskThreads("chores", 1),
+            take_break=lambda: synced_at_breaks.append(sum(log.recovery_point for log in logs)),
+        )  # fmt: skip
+        chores.tick(s.clock.now_ms())
+        assert synced_at_breaks == [1, 2]
+
+
 async def test_an_idle_segment_is_rolled_and_synced(tmp_path: Path) -> None:
     """L5: by the clock, with nobody writing."""
     clock = ManualClock()
