@@ -62,6 +62,7 @@ class ExportState:
         log_version: of the table's log that has these files, BEFORE_FIRST before its first; None
             for plain Parquet.
         catalog: where Iceberg's table is known; None: in the table's folder.
+        delete_retention_ms: of the topic when that was; None where it was unknown, or not noted.
         version: of this form. The first one knew Parquet and Delta (`table`).
     """
 
@@ -73,6 +74,7 @@ class ExportState:
     format: Format = Format.PARQUET
     log_version: int | None = None
     catalog: str | None = None
+    delete_retention_ms: int | None = None
     version: int = 2
 
 
@@ -160,27 +162,48 @@ def _why_anew(state: ExportState | None, log: LogNow, kind: Kind, *, anew: bool)
     if state.topic_id != log.topic_id:
         return f"the topic was made anew: its id is {log.topic_id}, not {state.topic_id}"
     for partition, there in sorted(state.partitions.items()):
-        end = log.extents.get(partition, (0, -1))[1]
+        if partition not in log.extents:
+            _require_empty(log.topic, partition, there)
+            continue
+        end = log.extents[partition][1]
         if end < there.next_offset:
             return f"partition {partition} ends at {end}, before {there.next_offset}: another log"
     return ""
 
 
+def _require_empty(topic: str, partition: int, there: PartitionState) -> None:
+    """A topic's partitions never become fewer: one that is not there is somewhere else."""
+    if there.next_offset or there.files:
+        raise ConfigError(
+            f"{topic}-{partition} is not there, and the table has what it held below offset "
+            f"{there.next_offset}: is a disk not mounted, or a log directory not named in --from? "
+            "With --anew the table is made of what is there"
+        )
+
+
 def _why_late(state: ExportState, log: LogNow) -> str:
     """Half of the time is for the run itself."""
-    if log.delete_retention_ms is None:
+    known = retention_since(state, log)
+    if known is None:
         return "delete.retention.ms is not known: tombstones may have come and gone"
     if log.now_ms < state.asked_ms:
         return "the clock went back: tombstones may have come and gone"
-    if is_late(
-        state.asked_ms, after_ms(log.now_ms, log.delete_retention_ms // 2), log.delete_retention_ms
-    ):
+    if is_late(state.asked_ms, after_ms(log.now_ms, known // 2), known):
         since = (log.now_ms - state.asked_ms) // 1000
         return (
-            f"the last run was {since} s ago, delete.retention.ms is "
-            f"{log.delete_retention_ms // 1000} s: tombstones may have come and gone"
+            f"the last run was {since} s ago, delete.retention.ms is {known // 1000} s, or was: "
+            "tombstones may have come and gone"
         )
     return ""
+
+
+def retention_since(state: ExportState, log: LogNow) -> int | None:
+    """How long a tombstone from after the last run stayed at least; None where it is unknown.
+
+    A horizon is stamped with the setting that is in force then.
+    """
+    then, now = state.delete_retention_ms, log.delete_retention_ms
+    return None if then is None or now is None else min(then, now)
 
 
 def is_late(asked_ms: int, now_ms: int, delete_retention_ms: int) -> bool:

@@ -29,6 +29,7 @@ from lapse.spark.export.decide import (
     changed,
     decide,
     is_late,
+    retention_since,
 )
 from lapse.spark.export.partition import Asked, Written
 from lapse.spark.export.table import is_there, names_of
@@ -230,7 +231,7 @@ def end(
     partitions = _brought(table, started, written)
     left = ExportState(
         log.topic, log.topic_id, wish.kind, log.now_ms, partitions, wish.format,
-        catalog=wish.catalog,
+        catalog=wish.catalog, delete_retention_ms=log.delete_retention_ms,
     )  # fmt: skip
     removed = _put_in_place(table, left, wish, started.newest)
     return Done(
@@ -269,7 +270,7 @@ def _log_of(table: AnyTable, wish: ExportOptions) -> TableLog | None:
 
 
 def _is_slow(state: ExportState, log: LogNow, clock: Clock) -> bool:
-    known = log.delete_retention_ms
+    known = retention_since(state, log)
     return known is None or is_late(state.asked_ms, clock.now_ms(), known)
 
 

@@ -146,11 +146,18 @@ class Extent:
 
     Attributes:
         topic_id: id of the log's topic, where a broker reports it, or the log's folder has it.
+        log_end_offset: where the log ends, which may be above the last stable offset; None: there.
     """
 
     start_offset: int
     end_offset: int
     topic_id: uuid.UUID | None = None
+    log_end_offset: int | None = None
+
+    def end_for(self, position: int) -> int:
+        """Where a reader that has come to `position` ends; below it only where the log does."""
+        known = self.end_offset if self.log_end_offset is None else self.log_end_offset
+        return position if self.end_offset < position <= known else self.end_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +203,10 @@ def extents(
     """Each selected partition as it is now; `lenient` leaves out what is named and not there."""
     return {
         log.partition: Extent(
-            log.start_offset, max(log.start_offset, _upper(log, options)), log.topic_id
+            log.start_offset,
+            max(log.start_offset, _upper(log, options)),
+            log.topic_id,
+            log.end_offset,
         )
         for log in logs(options, clock, lenient=lenient)
     }
@@ -397,7 +407,7 @@ def _slices(wanted: Range, bytes_max: int) -> Iterator[Slice]:
 
 
 def _resolved(log: Log, bounds: Bounds, options: SourceOptions, upper: int, clock: Clock) -> int:
-    """An offset between log start and `upper`."""
+    """An offset that the log has, or its end; only the latest one is never above `upper`."""
     time_ms = bounds.time_of(log.partition)
     if time_ms is not None:
         found = offset_for_time(log, time_ms, log.start_offset, clock)

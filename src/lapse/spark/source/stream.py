@@ -77,6 +77,13 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         none = Extent(0, 0)
         self._held = {p: at for p, at in begin.items() if at >= before.get(p, none).end_offset}
         self._first = begin
+        if self._until is not None:  # Spark asks for the ends first, and the log may have grown
+            ends = {p: self._until.get(p, replace(before.get(p, none), end_offset=at))
+                    for p, at in begin.items()}  # fmt: skip
+            self._until = {
+                **self._until,
+                **{p: replace(e, end_offset=max(e.end_offset, begin[p])) for p, e in ends.items()},
+            }
         position = position_of(begin, ids_of(before))
         if self._deletion is not None:
             self._deletion.begins(position)
@@ -200,13 +207,14 @@ def _latest(
     A log that ends before what was read of it was made anew, or cut. What it will get is to be
     read, so the stream goes on at its end.
     """
-    for partition, extent in sorted(there.items()):
-        if extent.end_offset < begin.get(partition, 0) and fail_on_data_loss:
+    ends = {p: extent.end_for(begin.get(p, 0)) for p, extent in there.items()}
+    for partition, end in sorted(ends.items()):
+        if end < begin.get(partition, 0) and fail_on_data_loss:
             raise DataLost(
                 f"{partition}: read up to offset {begin[partition]}, but the log ends at "
-                f"{extent.end_offset}: it was made anew, or cut; failOnDataLoss=false goes on there"
+                f"{end}: it was made anew, or cut; failOnDataLoss=false goes on there"
             )
-    return {**begin, **{p: extent.end_offset for p, extent in there.items()}}
+    return {**begin, **ends}
 
 
 def _check_all_there(

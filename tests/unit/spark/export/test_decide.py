@@ -23,6 +23,7 @@ HOUR = 3_600_000
 STATE = ExportState(
     "t", "id", Kind.LATEST, 10 * HOUR,
     {0: PartitionState(100, 20, ("partition=0/a.parquet",)), 1: PartitionState(50, 0, ())},
+    delete_retention_ms=24 * HOUR,
 )  # fmt: skip
 LOG = LogNow("t", "id", {0: (20, 130), 1: (0, 50), 2: (5, 9)}, 11 * HOUR, 24 * HOUR)
 
@@ -57,7 +58,6 @@ def test_records_that_went_unseen_are_not_asked_for() -> None:
         (replace(STATE, partitions={}, log_version=BEFORE_FIRST), LOG, "no table yet"),
         (STATE, replace(LOG, topic_id="other"), "its id is other, not id"),
         (STATE, replace(LOG, extents={0: (0, 99), 1: (0, 50)}), "ends at 99, before 100"),
-        (STATE, replace(LOG, extents={0: (0, 130)}), "partition 1 ends at -1"),
     ],
 )
 def test_another_log_makes_another_table(state: ExportState | None, log: LogNow, why: str) -> None:
@@ -65,6 +65,19 @@ def test_another_log_makes_another_table(state: ExportState | None, log: LogNow,
     assert why in run.anew
     assert all(step.start == step.log_start and not step.files for step in run.steps.values())
     assert run.late == ""
+
+
+@pytest.mark.parametrize("topic_id", ["id", None])
+def test_a_partition_that_is_not_there_is_missed(topic_id: str | None) -> None:
+    """Under one id partitions never become fewer: its disk is away, or was not named."""
+    log = replace(LOG, topic_id=topic_id, extents={0: (20, 130)})
+    state = replace(STATE, topic_id=topic_id)
+    with pytest.raises(ConfigError, match=r"^t-1 is not there, .* below offset 50: is a disk"):
+        decide(state, log, Kind.LATEST)
+    assert decide(state, log, Kind.LATEST, anew=True).anew == "--anew"
+    assert "its id is other" in decide(state, replace(log, topic_id="other"), Kind.LATEST).anew
+    nothing = {**state.partitions, 1: PartitionState(0)}
+    assert decide(replace(state, partitions=nothing), log, Kind.LATEST).anew == ""
 
 
 def test_asked_for_it_is_made_anew() -> None:
@@ -86,6 +99,20 @@ def test_where_tombstones_may_have_gone_unseen_all_keys_are_looked_for(
     assert "tombstones may have come and gone" in run.late
     assert why in run.late
     assert set(changed(run)) == {0, 2}  # what has no rows has no keys
+
+
+@pytest.mark.parametrize(
+    ("then", "why"),
+    [
+        (None, "is not known"),
+        (2 * HOUR, "delete.retention.ms is 7200 s, or was"),
+        (2 * HOUR + 2, ""),
+    ],
+)
+def test_tombstones_have_the_horizon_of_their_time(then: int | None, why: str) -> None:
+    """A setting that was raised since the last run does not lengthen it."""
+    late = decide(replace(STATE, delete_retention_ms=then), LOG, Kind.LATEST).late
+    assert late == "" if not why else why in late
 
 
 def test_half_of_delete_retention_is_for_the_run_itself() -> None:

@@ -24,7 +24,7 @@ from lapse.spark.source.progress import parse_offsets
 from lapse.spark.source.stream import LapseStreamReader, limited, offsets_of, position_of
 from lapse.testing.clock import ManualClock
 from tests.support.broker.running import create
-from tests.support.log.logs import NOW, append, batch, open_log
+from tests.support.log.logs import NOW, append, batch, data, end, open_log
 from tests.unit.spark.scan.test_broker import Broker
 
 RECORDS = 3  # of a batch
@@ -443,3 +443,55 @@ def test_where_a_new_partition_began_is_in_the_position(broker: Broker) -> None:
     second = stream.latestOffset(first, stream.getDefaultReadLimit())
     assert second == {"began": {"0": 12, "topicId": topic_id}}
     assert stream.latestOffset(second, ALL) == second
+
+
+@pytest.mark.parametrize("offsets", ["latest", "earliest"])
+def test_what_comes_between_its_end_and_its_start_is_the_next_querys(
+    tmp_path: Path, offsets: str
+) -> None:
+    """`availableNow`: Spark asks for the ends first, then where the query starts."""
+    log = write(tmp_path, A, 2)
+    stream = reader(tmp_path, startingOffsets=offsets)
+    stream.prepareForTriggerAvailableNow()
+    grow(log, 1)  # a producer goes on
+    write(tmp_path, B, 1)  # a partition is made
+    start = stream.initialOffset()
+    first = stream.latestOffset(start, ALL)
+    assert read(stream, start, first) == (
+        [] if offsets == "latest" else [f"a:{n}" for n in range(2 * RECORDS)]
+    )
+    assert stream.latestOffset(first, ALL) == first
+    again = reader(tmp_path)
+    after = again.latestOffset(first, ALL)
+    rest = [f"a:{n}" for n in range(2 * RECORDS, 3 * RECORDS)] + [f"b:{n}" for n in range(RECORDS)]
+    assert read(again, first, after) == ([] if offsets == "latest" else rest)
+
+
+@pytest.mark.parametrize("given", [{"startingTimestamp": str(NOW + 1000)},
+                                   {"startingOffsets": '{"a":{"0":5}}'}])  # fmt: skip
+def test_a_stream_may_begin_above_an_open_transaction(
+    tmp_path: Path, given: dict[str, str]
+) -> None:
+    """It waits for its end there: nothing was cut, and nothing before its start is read."""
+    log = open_log(tmp_path / str(A))
+    append(log, batch(timestamp=NOW))
+    data(log, 7, 0, timestamp=NOW + 10)  # 3, 4
+    append(log, batch(timestamp=NOW + 1000))  # from 5 on
+    stream = reader(tmp_path, **{"kafka.isolation.level": "read_committed", **given})
+    start = stream.initialOffset()
+    assert offsets_of(start) == {A: 5}
+    waits = stream.latestOffset(start, ALL)
+    assert waits == stream.latestOffset(waits, ALL) == start
+    end(log, 7, commit=True)
+    assert read(stream, start, stream.latestOffset(start, ALL)) == ["a:5", "a:6", "a:7"]
+
+
+def test_a_log_that_ends_below_an_open_transactions_reader_was_cut(tmp_path: Path) -> None:
+    log = open_log(tmp_path / str(A))
+    append(log, batch(timestamp=NOW))
+    data(log, 7, 0, timestamp=NOW + 10)  # up to 5
+    given = {"kafka.isolation.level": "read_committed", "startingOffsets": "latest"}
+    with pytest.raises(DataLost, match="read up to offset 6, but the log ends at 3"):
+        reader(tmp_path, **given).latestOffset({"a": {"0": 6}}, ALL)
+    going_on = reader(tmp_path, failOnDataLoss="false", **given)
+    assert going_on.latestOffset({"a": {"0": 6}}, ALL) == {"a": {"0": 3}}
