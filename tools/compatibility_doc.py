@@ -76,7 +76,7 @@ _ANSWERS = """
 ## Answers
 
 Where an API answers otherwise than Kafka {version} on purpose, beside what one broker cannot do.
-What deletes and cleans otherwise is listed as L1 to L18 in [ARCHITECTURE.md](../ARCHITECTURE.md).
+What deletes and cleans otherwise is listed as L1 to L19 in [ARCHITECTURE.md](../ARCHITECTURE.md).
 
 | API | differs from Kafka |
 |---|---|

@@ -1,4 +1,4 @@
-"""Where Lapse departs from Kafka 4.3 (L1 … L18): real Kafka's behaviour and ours, side by side.
+"""Where Lapse departs from Kafka 4.3 (L1 … L19): real Kafka's behaviour and ours, side by side.
 
 Each log is written by real Kafka, cleaned by its classes, and, a copy of it, by `lapse clean`. What
 a cleaner alone cannot show is shown by the tests below; tests/test_rules.py checks that they exist.
@@ -12,6 +12,7 @@ L11  tests/unit/log/test_directory.py::test_the_log_start_comes_back
 L12  tests/unit/log/test_appender.py::test_l12_append_times_never_go_back
 L12  tests/unit/log/test_appender.py::test_kafka_lets_append_times_go_back
 L16  tests/unit/log/test_appender.py::test_t20_record_time_rolls_where_it_is_asked_for
+L19  tests/unit/log/test_roll.py::test_l19_partitions_that_are_filled_evenly_roll_one_by_one
 """
 
 from __future__ import annotations

@@ -216,9 +216,7 @@ class Appender:
             and config.message_format_version == 2
             and not self.epochs.unsaved
             and self.epochs.latest == self.epochs.current
-            and not active.must_roll(
-                end_offset, size, config.segment_bytes, config.segment_index_bytes
-            )
+            and not active.must_roll(end_offset, size, config)
         )
 
     def end(self) -> None:
@@ -417,9 +415,9 @@ class Appender:
         else:
             now_ms = self._clock.followed(latest_of(of_leader.entry_ms), now_ms)
         try:
-            if active.must_roll(
-                batches[-1].last_offset, len(data), config.segment_bytes, config.segment_index_bytes
-            ) or (config.roll_time == "record" and self._is_old_for(batches, now_ms)):
+            if active.must_roll(batches[-1].last_offset, len(data), config) or (
+                config.roll_time == "record" and self._is_old_for(batches, now_ms)
+            ):
                 self._roll(max(first, log.state.log_end_offset))  # T-22
                 active = self.active
             for batch in batches:

@@ -140,9 +140,7 @@ class PlainAppender:
             or epochs.unsaved
             or not active.is_begun
             or not active.size  # or a follower's batch may have it replaced
-            or active.must_roll(
-                last_offset, batch.size, config.segment_bytes, config.segment_index_bytes
-            )
+            or active.must_roll(last_offset, batch.size, config)
         ):
             return None
         header = Header(

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lapse.base.config import TopicConfig
 from lapse.base.errors import CorruptData, StorageError
 from lapse.base.fs import AppendFile, Buffer, storage_errors
 from lapse.kernels.layout import CONTROL
@@ -25,6 +26,7 @@ from lapse.log.append_times import ActiveAppendTimes, append_times_path, read_ap
 from lapse.log.env import LogEnv
 from lapse.log.markers import EndMarker, kind_of
 from lapse.log.offset_index import OffsetIndex, read_entries
+from lapse.log.roll import full_bytes, jitter_of
 from lapse.log.summary import Summary, SummaryBuilder, with_clock_of, write_summary
 from lapse.log.time_index import TimeIndex
 from lapse.log.txn_index import TxnIndex
@@ -303,6 +305,9 @@ class ActiveSegment(Segment):
         self._builder = SummaryBuilder(summary.base_offset, summary)
         self._began_complete = summary.is_complete
         self._file: AppendFile | None = None
+        self._jitter = jitter_of(partition_dir.name, summary.base_offset)
+        self._sized_by: TopicConfig | None = None  # what `_full_bytes` is by
+        self._full_bytes = 0
 
     @staticmethod
     def create(partition_dir: Path, env: LogEnv, base_offset: int) -> ActiveSegment:
@@ -467,14 +472,18 @@ class ActiveSegment(Segment):
         if self._file is not None:
             self._file.size = self.size
 
-    def must_roll(self, last_offset: int, size: int, segment_bytes: int, index_bytes: int) -> bool:
-        """T-20 without its clock: size, full indexes, an offset too far from the base."""
+    def must_roll(self, last_offset: int, size: int, topic: TopicConfig) -> bool:
+        """T-20 without its clock: size (L19), full indexes, an offset too far from the base."""
         if last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
             return True
         if self.size == 0:
             return False
+        if topic is not self._sized_by:  # by identity, since every append comes by
+            self._full_bytes = full_bytes(topic.segment_bytes, self._jitter)
+            self._sized_by = topic
+        index_bytes = topic.segment_index_bytes
         return (
-            self.size > segment_bytes - size
+            self.size > self._full_bytes - size
             or self.offset_index.count >= index_bytes // OffsetIndex.ENTRY.size
             or self.time_index.count >= index_bytes // TimeIndex.ENTRY.size - 1
         )
