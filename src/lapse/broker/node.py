@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -21,12 +20,10 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from lapse.base.clock import cpu_seconds_of
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import StorageError
 from lapse.base.ids import TopicPartition
 from lapse.base.log_dirs import log_dirs
-from lapse.base.scheduling import Breaks
 from lapse.broker.access.acl_store import Access, acl_settings
 from lapse.broker.access.authentication import HTTP, entrance, http_certificates
 from lapse.broker.access.broker_login import broker_login
@@ -191,7 +188,6 @@ class Node:
             self._threads("lapse-housekeeping", 1),
             lambda _: self._guard.look(),
             self._guard.keep,
-            Breaks(services.clock, cpu_seconds_of(threading.get_ident())).take,
         )  # fmt: skip
         self._running.push_async_callback(housekeeping.stop)
         housekeeping.start()

@@ -15,6 +15,7 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
+from lapse.base.clock import Clock
 from lapse.base.errors import StorageError
 from lapse.base.fs import AppendFile, RealFs
 from lapse.broker.logs.disk import DiskThreads
@@ -73,6 +74,10 @@ class MachineThreads(DiskThreads):
         if self._virtual.draw.random() < SLOW_DISK:
             return None
         return work(*args, **kwargs)
+
+    def breaks(self, _clock: Clock) -> Callable[[], None]:
+        """None: how much a real processor does is no part of a world's story."""
+        return lambda: None
 
     async def close(self) -> None:
         self._is_closed = True

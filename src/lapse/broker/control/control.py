@@ -8,12 +8,9 @@ attempts that an earlier one left are swept, since they will never be committed.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lapse.base.clock import cpu_seconds_of
-from lapse.base.scheduling import Breaks
 from lapse.broker.control.lease import Holder, Lease
 from lapse.broker.control.owned_logs import OwnedLogs
 from lapse.broker.logs.disk import DiskThreads
@@ -65,8 +62,7 @@ class Control:
         self.partitions, self.env, self.thread = partitions, env, thread
         self.lease = Lease(env.clock)
         self.conditions: Callable[[], Sequence[Condition]] = tuple
-        breaks = Breaks(env.clock, cpu_seconds_of(threading.get_ident()))
-        self._owner = OwnedLogs(partitions, env, breaks.take)
+        self._owner = OwnedLogs(partitions, env, thread.breaks(env.clock))
         self._listed_s = env.clock.monotonic()
         self._refused = ""
 

@@ -24,6 +24,9 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
+from lapse.base.clock import Clock, cpu_seconds_of
+from lapse.base.scheduling import Breaks
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -97,6 +100,13 @@ class DiskThreads:
         elif self._look_again is None and self._awake < self._threads_max:
             self._look_again = loop.call_later(HELD_UP_SECONDS, self._help)
         return await future
+
+    def breaks(self, clock: Clock) -> Callable[[], None]:
+        """What long work in a thread calls between small pieces; to be asked for in the event loop.
+
+        The loop then has its turn: nobody waits for that work (`base.scheduling.Breaks`).
+        """
+        return Breaks(clock, cpu_seconds_of(threading.get_ident())).take
 
     @property
     def is_behind(self) -> bool:

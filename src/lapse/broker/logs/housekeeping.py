@@ -56,15 +56,9 @@ class Housekeeping:
         thread: DiskThreads,
         guard: Guard = believing,
         keep_time: Callable[[], None] = lambda: None,
-        take_break: Callable[[], None] = lambda: None,
     ) -> None:
-        """`keep_time` makes durable what `guard` said last (ADR-11).
-
-        `take_break` is called between logs: many that were rolled at once are synced one by one,
-        and nobody waits for it (`base.scheduling.Breaks`).
-        """
+        """`keep_time` makes durable what `guard` said last (ADR-11)."""
         self._partitions, self._guard, self._keep_time = partitions, guard, keep_time
-        self._take_break = take_break
         self._clock, self._counters = clock, counters
         self._pause_s = config.housekeeping_interval_ms / 1000
         self._retention = _Every(config.log_retention_check_interval_ms)
@@ -72,7 +66,7 @@ class Housekeeping:
         self._starts = _Every(config.log_flush_start_offset_checkpoint_interval_ms)
         self._failing: dict[tuple[str, str], str] = {}
         self._logs_of: dict[tuple[str, str], PartitionLog] = {}  # of those that are a log's
-        self._thread = thread
+        self._thread, self._take_break = thread, thread.breaks(clock)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -109,7 +103,7 @@ class Housekeeping:
             for name, chore, time_ms in chores:
                 if self._partitions.is_online(log.partition):
                     self._look_after(name, chore, log, time_ms)
-            self._take_break()
+            self._take_break()  # many that were rolled at once are synced one by one
         self._try("unlink", "deleted topics", partial(self._partitions.sweep, now_ms))
         self._try("room", "log directories", self._partitions.look_for_room)
         if self._starts.is_due(now_ms):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lapse.base.clock import SystemClock
+from lapse.base.clock import Clock, SystemClock
 from lapse.base.config import broker_config
 from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs
@@ -90,10 +91,12 @@ async def test_the_event_loop_has_its_turn_between_two_logs(tmp_path: Path) -> N
         await produce(c, "u", (0, batch_of(b"a")))
         for log in logs:
             log.roll(s.clock.now_ms())
-        chores = Housekeeping(
-            s.partitions, s.clock, s.config, s.counters, DiskThreads("chores", 1),
-            take_break=lambda: synced_at_breaks.append(sum(log.recovery_point for log in logs)),
-        )  # fmt: skip
+
+        class Watched(DiskThreads):
+            def breaks(self, _clock: Clock) -> Callable[[], None]:
+                return lambda: synced_at_breaks.append(sum(log.recovery_point for log in logs))
+
+        chores = Housekeeping(s.partitions, s.clock, s.config, s.counters, Watched("chores", 1))
         chores.tick(s.clock.now_ms())
         assert synced_at_breaks == [1, 2]
 
