@@ -41,7 +41,7 @@ from lapse.base.errors import (
 )
 from lapse.base.fs import AppendFile, storage_errors
 from lapse.base.ids import TopicPartition, format_topic_id
-from lapse.log import checkpoints, folders
+from lapse.log import checkpoints, folders, intent
 from lapse.log.env import LogEnv
 from lapse.log.epochs import NO_EPOCH
 from lapse.log.folders import DELETED, NAME_BYTES_MAX, folder_name, is_bare, list_partitions
@@ -69,8 +69,7 @@ class LogDirectory:
         logs: the open logs.
         cleaner_offsets: first dirty offsets as checkpointed, hosted or not.
         era: which manifests count (`roster`).
-        is_doubted: it may lack what other brokers have, and they do not know that yet: it is not
-            left as one that was closed in order.
+        is_doubted: it may lack what other brokers have, unknown to them: its end is not orderly.
     """
 
     def __init__(self, path: Path, real: Path, env: LogEnv, lock: AppendFile) -> None:
@@ -471,7 +470,9 @@ class LogDirectory:
         with self._holding(log):
             log.require_epoch(leader_epoch)
             self._lower_checkpoints(log, offset)
-            return log.truncate_to(offset, leader_epoch)
+            end = log.truncate_to(offset, leader_epoch)
+            self._lower_checkpoints(log, end)  # lower still where what is below was damaged
+            return end
 
     def restart_log(self, log: PartitionLog, offset: int, leader_epoch: int = NO_EPOCH) -> None:
         """`PartitionLog.restart_at`, likewise."""
@@ -497,6 +498,7 @@ class LogDirectory:
             offset = log.end_after(offset)
         except CorruptData as e:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: {e}") from e
+        intent.lower(self._env.fs, log.dir, offset)
         if log.cleaner_checkpoint is not None and log.cleaner_checkpoint > offset:
             log.cleaner_checkpoint = offset
         for known, name in (
@@ -530,9 +532,8 @@ class LogDirectory:
 
     def _drop_checkpoints(self, partition: TopicPartition) -> set[str]:
         """Forget a log that is not here; which files still have something of it."""
-        return {
-            name for name, kept in self._kept().items() if kept.pop(partition, None) is not None
-        }
+        known = self._kept().items()
+        return {name for name, kept in known if kept.pop(partition, None) is not None}
 
     def _write_each(self, names: Collection[str]) -> None:
         """Durable."""
@@ -583,9 +584,8 @@ class LogDirectory:
                 if not failed and self._all_trusted():
                     with self._checkpointing:
                         self._write_roster(clean=None)
-                        checkpoints.write_clean_shutdown(
-                            self._env.fs, self.path, self._broker_epoch
-                        )
+                        fs, epoch = self._env.fs, self._broker_epoch
+                        checkpoints.write_clean_shutdown(fs, self.path, epoch)
                         self._write_roster(clean=True)
             if not failed:
                 at_last()

@@ -9,10 +9,12 @@ those standing.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from lapse.base.decoding import from_json
+from lapse.base.fs import Fs
 from lapse.log.summary import FOLDER
 
 INTENT = "intent"
@@ -39,6 +41,21 @@ class ReplacedGroup(msgspec.Struct, frozen=True):
 
 class _Intent(msgspec.Struct, frozen=True):
     groups: tuple[ReplacedGroup, ...]
+
+
+def lower(fs: Fs, partition_dir: Path, end_offset: int) -> None:
+    """Have a commit that was cut short say nothing of offsets from `end_offset` on. Durable.
+
+    To be called before the log is cut there: what comes in their place no round has seen. Nothing
+    where no commit was cut short, or its intent is not whole.
+    """
+    path = partition_dir / FOLDER / INTENT
+    try:
+        said = from_json(path.read_bytes(), dict[str, Any])
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        return
+    if said.get("end_offset", -1) > end_offset:
+        fs.replace_file(path, msgspec.json.encode({**said, "end_offset": end_offset}))
 
 
 def replaced_groups(partition_dir: Path) -> tuple[ReplacedGroup, ...]:

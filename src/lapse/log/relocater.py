@@ -12,7 +12,6 @@ from pathlib import Path
 
 from lapse.base.errors import CorruptData, LapseError, MissingData, StorageError
 from lapse.log.appender import Appender
-from lapse.log.aside import kept_aside
 from lapse.log.core import LogCore
 from lapse.log.deleter import Deleter
 from lapse.log.flusher import Flusher
@@ -60,7 +59,6 @@ class Relocater:
                     log.go_offline(StorageError(str(e)))
                 raise
             self._open_in(folder, era)
-            self._deleter.aside = kept_aside(folder)
 
     def _open_in(self, folder: Path, era: str) -> None:
         try:

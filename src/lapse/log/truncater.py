@@ -35,6 +35,7 @@ from lapse.base.errors import (
 from lapse.base.fs import storage_errors
 from lapse.log.append_times import append_times_path, closed, encode, read_append_times
 from lapse.log.appender import Appender
+from lapse.log.aside import kept_aside
 from lapse.log.core import LogCore
 from lapse.log.deleter import Deleter
 from lapse.log.epochs import NO_EPOCH
@@ -115,7 +116,8 @@ class Truncater:
     def truncate_to(self, offset: int, leader_epoch: int = NO_EPOCH) -> int:
         """Remove the batches that reach `offset`, and all above; returns the new log end.
 
-        That is `end_after`. Durable when this returns. An `offset` below the log start empties the
+        That is `end_after`, or below it where what is left of that segment is damaged. Durable when
+        this returns. An `offset` below the log start empties the
         log (`restart_at`). Raises KafkaError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, and
         NOT_LEADER_OR_FOLLOWER where `leader_epoch`, in which that was said, is over.
         """
@@ -202,7 +204,11 @@ class Truncater:
         log.env.fs.fsync_dir(log.dir)  # of a round's renames too: the manifest is read again
         self._cut_clock(holder, size, end)
         self._open_again(holder.base_offset, state.log_start_offset)
-        if log.state.log_end_offset < end:  # what was below it there is compacted away
+        left = self._appender.active.size
+        if left < size:  # it did not read: who calls asks for what is from there on again
+            _log.error("%s: the %d bytes before offset %d read up to byte %d: the log ends at %d",
+                       log.partition, size, end, left, log.state.log_end_offset)  # fmt: skip
+        elif log.state.log_end_offset < end:  # what was below it there is compacted away
             self._appender.roll_at(end)
 
     def _cut_clock(self, holder: Segment, size: int, end: int) -> None:
@@ -299,6 +305,7 @@ class Truncater:
         unflushed = {segment.base_offset for segment in log.unflushed}
         end = loaded.active.end_offset
         log.keeper = loaded.keeper
+        self._deleter.aside = kept_aside(log.dir)
         log.unflushed = [s for s in loaded.sealed if s.base_offset in unflushed]
         log.recovery_point = min(log.recovery_point, end)
         log.generation += 1

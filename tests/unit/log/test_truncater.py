@@ -449,3 +449,53 @@ def kept(path: Path) -> list[int]:
         checkpoints.LOG_START,
     )  # fmt: skip
     return [checkpoints.read_offsets(path / name).get(TP, -1) for name in names]
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_cut_above_damage_ends_below_it(tmp_path: Path, policy: str, *, is_sealed: bool) -> None:
+    """What does not read is asked for again; it was taken for compacted away, and lost."""
+    directory = LogDirectory.open(tmp_path, env())
+    log = directory.create_log(TP, config(cleanup_policy=policy))
+    for n in range(6):
+        append(log, batch(name=f"k{n}-"))
+    if is_sealed:
+        log.roll(log.latest_ms())
+        append(log, batch())
+    log.flush(force=True)
+    directory.set_cleaner_offsets({TP: 15})
+    _damage(log, 2)  # offsets 6 to 8
+    assert directory.truncate_log(log, 12) == log.log_end_offset == 6
+    assert sorted(batches_of(log)) == [0, 3]
+    assert directory.cleaner_offsets[TP] == log.cleaner_checkpoint == 6
+    for n in range(2, 5):
+        append(log, batch(name=f"k{n}-"))
+    directory.close()
+    again = LogDirectory.open(tmp_path, env())
+    log = again.open_log(TP, config(cleanup_policy=policy))
+    assert sorted(batches_of(log)) == [0, 3, 6, 9, 12]
+    again.close()
+
+
+def test_what_a_cut_keeps_aside_goes_in_time(tmp_path: Path) -> None:
+    """Without a restart; and the metric of it knows."""
+    log = open_log(tmp_path)
+    for n in range(6):
+        append(log, batch(name=f"k{n}-"))
+    _damage(log, 2)
+    log.truncate_to(12)
+    [kept] = (tmp_path / ".lapse").glob("cut-*")
+    [known] = log.aside
+    log.sweep_aside(known.until_ms - 1)
+    assert kept.exists()
+    log.sweep_aside(known.until_ms)
+    assert not kept.exists()
+    assert log.aside == ()
+
+
+def _damage(log: PartitionLog, number: int) -> None:
+    """A byte of a batch of the first segment, which has six as long, goes bad."""
+    path = log.segments[0].path()
+    data = bytearray(path.read_bytes())
+    data[number * (len(data) // 6) + 80] ^= 0xFF
+    path.write_bytes(data)

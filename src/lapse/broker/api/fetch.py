@@ -34,7 +34,6 @@ what a follower knows as committed (KIP-1166).
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -51,6 +50,7 @@ from lapse.broker.logs.fetch_records import (
     ReadRange,
     append_times_shown,
     client_of,
+    committed_records_for,
     converts,
     epochs_shown,
     made_bytes_max,
@@ -452,9 +452,10 @@ def _read_one(
         if diverging is NO_EPOCH_END and not nothing:
             bytes_max = max(min(request.partition_max_bytes, left), 0)
             wanted = ReadRange(request.fetch_offset, bytes_max, end, one_at_least, pread)
-            got = records_for(log, limits.client, wanted)
             if limits.committed:
-                aborted = _aborted(log, got.source, request.fetch_offset, end)
+                got, aborted = committed_records_for(log, limits.client, wanted)
+            else:
+                got = records_for(log, limits.client, wanted)
         data = PartitionData(
             partition_index=request.partition,
             error_code=ErrorCode.NONE,
@@ -502,27 +503,6 @@ def _diverging(log: PartitionLog, request: FetchPartition) -> EpochEndOffset:
     if end.epoch < epoch or end.end_offset < offset:
         return EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
     return NO_EPOCH_END
-
-
-def _aborted(
-    log: PartitionLog, records: LogSlice, offset: int, end: int
-) -> tuple[AbortedTransaction, ...]:
-    """Aborted transactions that reach into what is read: from `offset` on, below `end`.
-
-    As in Kafka, up to the next entry of the offset index: a few too many do no harm.
-    """
-    if records.files is None:
-        return ()
-    index = records.files.offset_index
-    upper = index.offset_from(records.position + records.size)
-    if upper is None:  # the segment's end
-        segments = log.segments
-        after = bisect_right(segments, index.base_offset, key=lambda s: s.base_offset)
-        upper = segments[after].base_offset if after < len(segments) else end
-    found = log.aborted_transactions(offset, min(upper, end))
-    return tuple(
-        AbortedTransaction(producer_id=t.producer_id, first_offset=t.first_offset) for t in found
-    )
 
 
 def _log(partitions: Partitions, want: WantedPartition, limits: Limits) -> Led:

@@ -9,6 +9,7 @@ in is sent alone, without them (KIP-107, L11). Replicas always get what is store
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,7 +26,7 @@ from lapse.records.convert import CannotSay
 from lapse.records.downconvert import EVERYTHING, Converted, Reads, convert_for, reads_all
 from lapse.records.layout import Codec
 from lapse.records.living import from_offset_on
-from lapse.wire.schema.fetch import AppendedFrom, EpochFrom, FetchRequest
+from lapse.wire.schema.fetch import AbortedTransaction, AppendedFrom, EpochFrom, FetchRequest
 
 V2 = 2
 # From which Fetch version on a client reads the formats v1 and v2, and the codec zstd (KIP-110).
@@ -149,6 +150,43 @@ def records_for(log: PartitionLog, client: Client, wanted: ReadRange) -> Fetched
         # Markers and emptied batches are not for this client, and it cannot pass over them itself.
         bytes_max = max(looked.bytes_max, SKIPPED_BYTES_MIN)
         looked = replace(looked, offset=converted.next_offset, bytes_max=bytes_max)
+
+
+def committed_records_for(
+    log: PartitionLog, client: Client, wanted: ReadRange
+) -> tuple[Fetched, tuple[AbortedTransaction, ...]]:
+    """`records_for`, and the aborted transactions that reach into them.
+
+    Both from the same segments: deletion takes a segment with what it says of aborts, and a round's
+    new one has neither the aborted data nor its entry.
+    """
+    while True:
+        segments_set = log.state.segments_set
+        got = records_for(log, client, wanted)
+        aborted = _aborted(log, got.source, wanted.offset, wanted.end)
+        if log.state.segments_set == segments_set:
+            return got, aborted
+
+
+def _aborted(
+    log: PartitionLog, records: LogSlice, offset: int, end: int
+) -> tuple[AbortedTransaction, ...]:
+    """Aborted transactions that reach into what is read: from `offset` on, below `end`.
+
+    As in Kafka, up to the next entry of the offset index: a few too many do no harm.
+    """
+    if records.files is None:
+        return ()
+    index = records.files.offset_index
+    upper = index.offset_from(records.position + records.size)
+    if upper is None:  # the segment's end
+        segments = log.segments
+        after = bisect_right(segments, index.base_offset, key=lambda s: s.base_offset)
+        upper = segments[after].base_offset if after < len(segments) else end
+    found = log.aborted_transactions(offset, min(upper, end))
+    return tuple(
+        AbortedTransaction(producer_id=t.producer_id, first_offset=t.first_offset) for t in found
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,7 +258,9 @@ def _begin(c: _Commit, env: DirectoryEnv) -> None:
         for group in groups:
             env.take_break()
             _check_files(c.folder, group, contents=contents)
-        if c.log.recovery_point < receipt.end_offset:  # seldom: housekeeping syncs what is sealed
+        if receipt.saw_markers:
+            c.log.flush()
+        elif c.log.recovery_point < receipt.end_offset:  # seldom: housekeeping syncs what is sealed
             c.log.flush_sealed()  # rounds read nothing else
         c.groups = groups
         env.fs.write_file(c.intent, msgspec.json.encode(receipt))

@@ -155,6 +155,7 @@ def _run(
         kind=plan.kind.value,
         upper=plan.upper,
         log_start=cleared_to(plan, mapped.end_offset),
+        saw_markers=bool(plan.outcomes),
     )
 
 

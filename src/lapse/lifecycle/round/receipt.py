@@ -101,6 +101,7 @@ class Receipt:
         error: why the attempt failed, None if it did not; with an error, only `bad` counts besides.
         bad: where the log could not be read, if the attempt failed on that.
         plan: "small" or "split".
+        saw_markers: it went by markers at or above `upper`, where the log may not be synced.
     """
 
     round_id: str
@@ -124,6 +125,7 @@ class Receipt:
     upper: int = 0
     log_start: int = -1
     plan: str = "small"
+    saw_markers: bool = False
 
 
 def attempt_dir(log_dir: Path, round_id: str, attempt_id: str) -> Path:

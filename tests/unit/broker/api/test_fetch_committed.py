@@ -6,7 +6,10 @@ import asyncio
 
 import pytest
 
+from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
+from lapse.broker.logs import fetch_records
+from lapse.broker.logs.fetch_records import Client, Fetched, ReadRange
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
 from lapse.log.partition_log import PartitionLog
@@ -208,3 +211,30 @@ async def test_list_offsets(
         )
         answer = await connection.request(request, ListOffsetsResponse)
         assert answer.topics[0].partitions[0].offset == offset
+
+
+async def test_aborted_data_is_named_though_its_segment_goes_meanwhile(
+    node: Node, connection: BrokerConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the records and that at what was aborted: DeleteRecords, or retention."""
+    await create(node, "t")
+    transactions = Coordinator(node)
+    transactions.send(1, b"aborted")  # 0
+    transactions.end(1, commit=False)  # 1
+    transactions.send(2, b"committed")  # 2
+    transactions.end(2, commit=True)  # 3
+    log = transactions.log
+    log.roll(0)
+    transactions.send(3, b"later")  # 4
+    transactions.end(3, commit=True)  # 5
+    real = fetch_records.records_for
+
+    def then_deleted(log: PartitionLog, client: Client, wanted: ReadRange) -> Fetched:
+        found = real(log, client, wanted)
+        log.delete_records(4)
+        return found
+
+    monkeypatch.setattr(fetch_records, "records_for", then_deleted)
+    (got,) = await fetch(connection, "t", (0, 0), **COMMITTED)
+    assert got.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert not got.records

@@ -78,6 +78,7 @@ def run_split(
         bytes_written=result.bytes_written,
         seconds=Seconds(map=mapping, rewrite=seconds[Stage.REWRITE]),
         kind=plan.kind.value,
+        saw_markers=bool(plan.outcomes),
         upper=plan.upper,
         log_start=cleared_to(plan, result.end_offset),
         plan=plan.variant,
