@@ -34,6 +34,7 @@ from lapse.cli.output import progress_bar, say_starting
 from lapse.cli.quantities import byte_size, whole_number
 from lapse.cli.tables import show_table
 from lapse.cli.task_memory import memory_of
+from lapse.cli.whole import whole_partitions
 from lapse.lifecycle.clock_guard import TOOL, ClockGuard, seen
 from lapse.lifecycle.decide.clock import ClockVerdict, judge_clock
 from lapse.lifecycle.decide.explain import Context, explain
@@ -147,12 +148,13 @@ class Job:
 
 def run(args: argparse.Namespace) -> int:
     """Clean the logs that are due; exit 1 if a compacted log was left alone or failed."""
-    partitions = options.chosen_partitions(args)
+    partitions, wrong = whole_partitions(args)
     given, given_defaults = options.settings(args.settings)
     policies = find_policies(args.logdir, given, given_defaults)
     job = job_of(args, broker_config({**policies.defaults, **given_defaults}))
     require_new(args.to)
     configs, lines = configs_of(policies, partitions)
+    lines += [Cleaned(str(one), why, finding=True) for one, why in wrong.items()]
     due, untouched = look(args.logdir, configs, job)
     lines += untouched
     if args.dry_run:

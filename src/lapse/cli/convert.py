@@ -33,6 +33,7 @@ from lapse.base.sizes import size_text
 from lapse.cli import options
 from lapse.cli.served_policies import policies_in
 from lapse.cli.tables import show_table
+from lapse.cli.whole import whole_partitions
 from lapse.lifecycle.owner.recovery import finish_rounds
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
@@ -97,7 +98,7 @@ def _locked(source: Path, fs: Fs) -> Iterator[None]:
 def _to_kafka(args: argparse.Namespace) -> int:
     """What could not be copied whole is not in the target."""
     source, fs = args.logdir, RealFs()
-    partitions = options.chosen_partitions(args)
+    partitions, wrong = whole_partitions(args)
     said, _ = options.settings(args.settings)
     policies = policies_in(source, args)
     counted = {p: policies.flags_count(p) for p in partitions}
@@ -106,6 +107,7 @@ def _to_kafka(args: argparse.Namespace) -> int:
     with _locked(source, fs):
         done = export_logs(source, args.to, counted, fs, interval_bytes, metadata)
     lines = [_converted(str(partition), became) for partition, became in done.items()]
+    lines += [Converted(str(partition), why) for partition, why in wrong.items()]
     show_table(
         lines,
         {
@@ -155,7 +157,8 @@ class Rewritten:
 
 
 def _to_v2(args: argparse.Namespace) -> int:
-    partitions, fs, clock = options.chosen_partitions(args), RealFs(), SystemClock()
+    fs, clock = RealFs(), SystemClock()
+    partitions, wrong = whole_partitions(args)
     said, _ = options.settings(args.settings)
     if args.to is not None:
         with _locked(args.logdir, fs):
@@ -165,6 +168,7 @@ def _to_v2(args: argparse.Namespace) -> int:
     directory = LogDirectory.open(args.to or args.logdir, env)
     try:
         lines = list(_rewritten(directory, partitions, config, env))
+        lines += [Rewritten(str(partition), why) for partition, why in wrong.items()]
     except BaseException:
         directory.close(clean=False)
         raise

@@ -189,18 +189,43 @@ def _repaired(
 ) -> list[RepairLine]:
     """Under the directory's lock; what is wrong with one log keeps none of the others.
 
-    Found again once the directory is owned: what a person saw may have changed.
+    Found again once the directory is owned: what a person saw may have changed. And again where
+    something was done: one finding may hide another.
     """
     fs, clock = RealFs(), SystemClock()
-    lines = []
+    lines: list[RepairLine] = []
+    tried: set[tuple[TopicPartition, int, Choice]] = set()
     with contextlib.closing(LogDirectory.open(args.logdir, LogEnv(fs, clock))) as directory:
-        for one in _found(args, wanted):
-            line = _line(one, set())
-            if one.choice in chosen:
+        found = _found(args, wanted)
+        while True:
+            todo = [one for one in found if one.choice in chosen and _key(one) not in tried]
+            done = {one.partition for one in todo}
+            lines += [_line(one, set()) for one in found if one.partition not in done]
+            if not todo:
+                return sorted(lines, key=lambda line: line.partition)
+            for one in todo:
+                tried.add(_key(one))
+                line = _line(one, set())
                 try:
-                    done = decide(directory, fs, one, topic_config({}))
-                    line = replace(line, outcome=done)
+                    said = decide(directory, fs, one, topic_config({}))
+                    lines.append(replace(line, outcome=said))
                 except (LapseError, OSError) as e:
-                    line = replace(line, error=str(e))
-            lines.append(line)
-    return lines
+                    lines.append(replace(line, error=str(e)))
+            found = [one for one in _found(args, sorted(done)) if not _is_said(one, tried, lines)]
+
+
+def _key(found: Finding) -> tuple[TopicPartition, int, Choice]:
+    return found.partition, found.first_offset, found.choice
+
+
+def _is_said(
+    found: Finding, tried: set[tuple[TopicPartition, int, Choice]], lines: list[RepairLine]
+) -> bool:
+    """Whether a line says so: it could not be settled, or a broker is to see to it."""
+    if _key(found) not in tried:
+        return False
+    is_waiting = found.is_decided and found.choice is Choice.FETCH_ANEW
+    same = (str(found.partition), found.first_offset, found.choice.value)
+    return is_waiting or any(
+        line.error and (line.partition, line.first_offset, line.choice) == same for line in lines
+    )

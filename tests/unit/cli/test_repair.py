@@ -236,3 +236,29 @@ def test_metadata_that_cannot_be_read_at_all_keep_no_log_from_being_repaired(
     assert "put the file back from a copy" in of_metadata["why"]
     assert (of_metadata["choice"], of_metadata["outcome"]) == ("", None)
     assert of_log["outcome"] is not None
+
+
+def test_what_another_finding_has_hidden_is_decided_too(
+    log: PartitionLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A failing disk lost a sealed segment, and synced bytes of the last one."""
+    directory = LogDirectory.open(log.dir.parent, env())
+    again = directory.open_log(TP, SMALL)
+    append(again, batch())
+    again.flush(force=True)
+    directory.checkpoint()
+    directory.close()
+    log.segments[2].path().unlink()
+    path = log.segments[5].path()
+    data = bytearray(path.read_bytes())
+    first = len(data) - len(batch())
+    data[first : first + 30] = bytes(30)
+    path.write_bytes(data)
+    code, told = repair(log, capsys, "--accept-hole")
+    assert code == 1
+    assert [(one["choice"], bool(one["outcome"])) for one in told] == [
+        ("accept-hole", True), ("cut", False),
+    ]  # fmt: skip
+    code, told = repair(log, capsys, "--accept-hole", "--cut")
+    assert (code, [one["choice"] for one in told]) == (0, ["cut"])
+    assert repair(log, capsys) == (0, [])

@@ -15,6 +15,7 @@ from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
 from lapse.broker.coordinators.coordinator_log import Parts, Writer
 from lapse.broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
+from lapse.broker.coordinators.late_requests import NewestConnections
 from lapse.broker.coordinators.transaction_peers import Results, write_markers_at
 from lapse.broker.logs.faults import code_of
 from lapse.broker.replicas.peers import Peers
@@ -29,10 +30,12 @@ class MarkerWriter:
 
     Attributes:
         peers: the other brokers.
+        heard: by which connection each producer's coordinator asked for markers here last.
     """
 
     def __init__(self, parts: Parts, groups: GroupCoordinator, peers: Peers) -> None:
         self._parts, self._groups, self.peers = parts, groups, peers
+        self.heard = NewestConnections()
 
     async def write(
         self, writer: Writer, marker: EndMarker, partitions: Iterable[TopicPartition]

@@ -25,6 +25,7 @@ from lapse.base.ids import TopicPartition
 from lapse.cli import clean as command
 from lapse.cli import options
 from lapse.cli.clean import Cleaned, Job, Owned
+from lapse.cli.whole import whole_partitions
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner.handover import Handed
 from lapse.lifecycle.owner.messages import SOCKET
@@ -113,9 +114,10 @@ def begin(encoded: bytes) -> Begun:
     wish = from_json(encoded, Wish)
     job, policies = _job(wish)
     args = job.args
-    partitions = options.chosen_partitions(args)
+    partitions, wrong = whole_partitions(args)
     command.require_new(args.to)
     configs, lines = command.configs_of(policies, partitions)
+    lines += [Cleaned(str(one), why, finding=True) for one, why in wrong.items()]
     due, untouched = command.look(args.logdir, configs, job)
     lines += untouched
     if args.dry_run:

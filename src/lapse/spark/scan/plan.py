@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
 from lapse.base.clock import Clock
-from lapse.base.errors import ConfigError, CorruptData
+from lapse.base.errors import ConfigError, CorruptData, MissingData
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
 from lapse.log.folders import list_partitions
 from lapse.log.headers import read_at, walk
+from lapse.log.missing import Remembered
 from lapse.log.reader import aborted_transactions
 from lapse.log.replay import LogPart, producers_at_end
 from lapse.log.segment import LOG, base_offset_of, segment_path
@@ -236,7 +237,26 @@ def _chosen(
                 raise ConfigError(f"option path: {partition} is in {twice[0]} and in {found[0]}")
     where = f"in {', '.join(map(str, options.paths))}"
     chosen = named(options, there, where, lenient=lenient)
+    if options.fail_on_data_loss:
+        for path in options.paths:
+            _require_whole(options, path.absolute(), chosen)
     return {partition: there[partition] for partition in chosen}
+
+
+def _require_whole(options: SourceOptions, path: Path, chosen: Collection[TopicPartition]) -> None:
+    """Raise DataLost where a log lacks what its directory remembers; a broker does not serve it."""
+    itself = TopicPartition.parse(path.name)
+    is_one = itself is not None and has_segments(path)
+    remembered = Remembered.of(path.parent if is_one else path)
+    try:
+        wanted = {itself} if is_one else set(chosen)
+        if not is_one:
+            gone = remembered.missing_partitions()
+            wanted |= _named(options, gone) & set(gone)
+        for partition in sorted(p for p in wanted if p is not None):
+            remembered.require_whole(partition)
+    except MissingData as e:
+        raise DataLost(f"{e}; failOnDataLoss=false reads what is there") from e
 
 
 def _partitions_in(path: Path) -> Iterator[tuple[TopicPartition, tuple[Path, int]]]:

@@ -173,6 +173,22 @@ def test_copies_are_cleaned_and_the_source_stays(data: Path, tmp_path: Path) -> 
         begun(asked)
 
 
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_log_that_lacks_a_segment_is_neither_cleaned_nor_copied(
+    data: Path, tmp_path: Path, *, copies: bool
+) -> None:
+    min((data / "t-0").glob("*.log")).unlink()
+    asked = wish(data, *([f"--to={tmp_path / 'copy'}"] if copies else ()))
+    found = begun(asked)
+    assert [plan.name for plan in found.plans] == ["u-0"]
+    [line] = found.lines
+    assert (line.partition, line.finding) == ("t-0", True)
+    assert "put back what is missing" in line.outcome
+    assert {line.outcome for line in ended(asked, found, made(found))} == {"cleaned"}
+    assert (tmp_path / "copy" / "u-0").exists() is copies
+    assert not (tmp_path / "copy" / "t-0").exists()
+
+
 def test_tasks_share_the_memory(data: Path) -> None:
     few, many = (begun(wish(data, "--memory=64m", slots=n)).plans[0] for n in (1, 64))
     assert few.map_entries_max > many.map_entries_max
