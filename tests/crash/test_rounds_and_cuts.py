@@ -11,8 +11,10 @@ from lapse.base.errors import StorageError
 from lapse.base.fs import Buffer
 from lapse.base.ids import TopicPartition
 from lapse.base.secret import Secret
+from lapse.broker.control.owned_logs import SWEEP_AGAIN_SECONDS
 from lapse.lifecycle.decide.select import decide
 from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.commit import intent_path
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import make_plan
@@ -66,14 +68,24 @@ def test_a_value_goes_only_with_a_marker_that_is_on_the_disk(tmp_path: Path, see
 
 
 class Full(Unsynced):
-    """Has no room for the cleaner's checkpoint."""
+    """Has no room for the cleaner's checkpoint, or for a longer name in a folder."""
 
     is_full = False
 
+    def __init__(self, ending: str = checkpoints.CLEANER) -> None:
+        self._ending = ending
+
     def replace_file(self, path: Path, data: Buffer | Secret) -> None:
-        if self.is_full and path.name == checkpoints.CLEANER:
-            raise StorageError(f"{path}: full") from OSError(errno.ENOSPC, "No space left")
+        self._require_room(path)
         super().replace_file(path, data)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._require_room(target)
+        super().rename(source, target)
+
+    def _require_room(self, path: Path) -> None:
+        if self.is_full and path.name.endswith(self._ending):
+            raise StorageError(f"{path}: full") from OSError(errno.ENOSPC, "No space left")
 
 
 def test_what_came_after_a_cut_is_not_clean_by_a_commit_before_it(tmp_path: Path) -> None:
@@ -115,3 +127,32 @@ def test_what_came_after_a_cut_is_not_clean_by_a_commit_before_it(tmp_path: Path
     again.directory.close()
     left = [pair for pair in records_in(log.dir).values() if pair[0] == "y"]
     assert left != [("y", "deleted")], "its tombstone went before it"
+
+
+@pytest.mark.parametrize("ending", [".cleaned", checkpoints.CLEANER])
+def test_what_a_full_disk_refused_is_swept_without_a_restart(tmp_path: Path, ending: str) -> None:
+    """The rounds after it find no room to write, and come to no commit that would settle it."""
+    config = compacted()
+    directory = LogDirectory.open(tmp_path, env_of(ManualClock(NOW), Unsynced()))
+    log = directory.create_log(TP, config)
+    for n in range(10):
+        write(log, [(f"k{n % 5}", f"{n}" * 300), (f"x{n}", f"{n}" * 300)], NOW)
+        log.roll(NOW)
+    directory.close()
+    fs = Full(ending)
+    owner = Opened.at(tmp_path, fs, config, (TP,))
+    receipts = owner.rounds("r1")
+    fs.is_full = True
+    [result] = owner.owner.commit(receipts)
+    assert "full" in str(result.error)
+    log = owner.directory.logs[TP]
+    assert log.offline_reason is None
+    assert intent_path(log.dir).exists()
+    owner.owner._env.clock.sleep(SWEEP_AGAIN_SECONDS)
+    owner.owner.logs()  # as the service asks each time
+    assert not intent_path(log.dir).exists()
+    assert list((log.dir / ".lapse").rglob("*-records")) == []
+    is_in_place = ending == checkpoints.CLEANER
+    assert bool([*ledger.read_heads(log.dir)]) is is_in_place
+    assert log.cleaner_checkpoint in (None, 0)
+    owner.abandon()

@@ -170,6 +170,8 @@ class OwnedLogs:
         while self._ended and self._ended[0][0] <= self._env.clock.monotonic():
             _, log, round_id = self._ended.popleft()
             if attempt_dir(log.dir, round_id, "").exists():
+                with contextlib.suppress(LapseError, OSError):  # there may be no room for it yet
+                    rounds.settle(log, self._env.fs, self._env.clock)
                 self._sweep_one(log, round_id)
                 self._sweep_again(log, round_id)  # the task that wrote it may still be running
 

@@ -16,6 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from lapse.base.clock import Clock
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError, unreadable
@@ -32,6 +33,8 @@ from lapse.log.partition_log import Appended, PartitionLog
 from lapse.records.batch import headers_of, records_of, scan_prefix
 from lapse.records.builder import BatchSpec, NewRecord
 from lapse.wire.errors import MalformedMessage, UnsupportedVersion
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -203,14 +206,17 @@ class StateLog:
 
     # --- loading --------------------------------------------------------------------------------
 
-    async def load(self, types: Types) -> list[Write | Marker]:
-        """Everything the log says, in order; raises CorruptData, StorageError."""
-        return await self._parts.disk.run(self._read, types)
+    async def load(self, types: Types, made: Callable[[Iterator[Write | Marker]], T]) -> T:
+        """What is made, in a worker thread, of everything the log says, in order.
 
-    def _read(self, types: Types) -> list[Write | Marker]:
-        """In a worker thread."""
+        There may be millions of records, and the event loop has others to serve. Raises
+        CorruptData, StorageError.
+        """
+        return await self._parts.disk.run(self._read, types, made)
+
+    def _read(self, types: Types, made: Callable[[Iterator[Write | Marker]], T]) -> T:
         try:
-            return list(read_events(self._log, types))
+            return made(read_events(self._log, types))
         except OSError as e:
             raise unreadable(e, self._log.partition) from e
 

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -70,9 +70,22 @@ from lapse.coordination.offsets.store import (
     OffsetSettings,
     OffsetStore,
 )
-from lapse.coordination.records.entries import NO_VERSION, Entry, Marker, Write, encode_entry, fold
+from lapse.coordination.records.entries import (
+    NO_VERSION,
+    Entry,
+    Folded,
+    Marker,
+    Write,
+    encode_entry,
+    fold,
+)
 from lapse.coordination.records.groups import settling
-from lapse.coordination.records.offsets import GROUP_METADATA, TYPES, GroupMetadataKey
+from lapse.coordination.records.offsets import (
+    GROUP_METADATA,
+    OFFSET_COMMIT,
+    TYPES,
+    GroupMetadataKey,
+)
 from lapse.log.markers import EndMarker
 
 logger = logging.getLogger(__name__)
@@ -147,17 +160,28 @@ class Shard:
 
     async def load(self) -> None:
         """Read the log; raises CorruptData, StorageError."""
-        events = await self._log.load(TYPES)
-        for event in events:
-            self.offsets.apply(event)
-        for batch in settling(events):
-            events += self._settle_kind(batch)
-        now_ms, folded = self._clock.now_ms(), fold(events)
+        events, settled, folded = await self._log.load(TYPES, self._read)
+        if settled:
+            for batch in settled:
+                events += self._settle_kind(batch)
+            folded = fold(events)
+        now_ms = self._clock.now_ms()
         self.consumers.load(folded)
         for key, value in folded.of(GROUP_METADATA).items():
             group = ClassicGroup.load(key.group, value, self._settings.groups, new_id, now_ms)
             self.groups[key.group] = group
             self._carry_out(group, group.tick(now_ms))
+
+    def _read(
+        self, events: Iterator[Write | Marker]
+    ) -> tuple[list[Write | Marker], list[Sequence[Entry]], Folded]:
+        """Take up offsets; what is of groups, what settles those of both kinds, and all of it."""
+        of_groups: list[Write | Marker] = []
+        for event in events:
+            self.offsets.apply(event)
+            if isinstance(event, Marker) or event.entry.type.id != OFFSET_COMMIT.id:
+                of_groups.append(event)
+        return of_groups, settling(of_groups), fold(of_groups)
 
     def _settle_kind(self, batch: Sequence[Entry]) -> list[Write]:
         """Write a group anew that the log has as both kinds; what its last entries are then.

@@ -450,7 +450,7 @@ class Transactions:
         try:
             if before:
                 await asyncio.wait(before)
-            values = fold_transactions(await state.load(TYPES))
+            values = await state.load(TYPES, fold_transactions)
             if not self._is_present(number, state):
                 return
             effects = self._machine.load(number, epoch, values, self._now_ms())

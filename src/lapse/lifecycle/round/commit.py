@@ -513,6 +513,19 @@ def finish_commit(log_dir: Path, env: CommitEnv) -> str | None:
     return receipt.round_id
 
 
+def settle(log: PartitionLog, fs: Fs, clock: Clock) -> None:
+    """End a commit that was cut short while its log stays open: else its files stay till a restart.
+
+    As the next commit of the log would; on a full disk there may be none before these go. Raises
+    StorageError, and what reading the attempt raises.
+    """
+    if not intent_path(log.dir).exists():
+        return
+    with log.committing:
+        if log.offline_reason is None and not log.is_closed:
+            finish_commit(log.dir, CommitEnv(fs, clock, lambda _: None, log.latest_ms))
+
+
 def _read_intent(path: Path) -> Receipt | None:
     """The intent; None if it is missing or incomplete, when nothing was in place yet."""
     try:

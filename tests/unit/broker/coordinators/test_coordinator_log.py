@@ -200,7 +200,7 @@ def said(events: list[Write | Marker]) -> list[tuple[int, str, int, int]]:
 
 
 async def test_an_empty_log_says_nothing(node: Node) -> None:
-    assert await state_log(node).load(TYPES) == []
+    assert await state_log(node).load(TYPES, list) == []
 
 
 async def test_everything_is_read_in_order(node: Node) -> None:
@@ -208,7 +208,7 @@ async def test_everything_is_read_in_order(node: Node) -> None:
     put(node, commit("c", 3), spec=WRITER.spec)
     log_of(node).append_marker(7, 0, commit=True, coordinator_epoch=0, leader_epoch=0, now_ms=1)
     put(node, commit("a", 4))
-    events = await state_log(node).load(TYPES)
+    events = await state_log(node).load(TYPES, list)
     assert events[3] == Marker(7, commit=True)
     assert said(events) == [(0, "a", 1, -1), (1, "b", 2, -1), (2, "c", 3, 7), (4, "a", 4, -1)]
 
@@ -219,7 +219,9 @@ async def test_a_log_of_many_reads_is_read_to_its_end(
     monkeypatch.setattr("lapse.broker.coordinators.coordinator_log.READ_BYTES", 200)
     for n in range(20):
         put(node, commit("a", n))
-    assert [offset for offset, *_ in said(await state_log(node).load(TYPES))] == list(range(20))
+    assert [offset for offset, *_ in said(await state_log(node).load(TYPES, list))] == list(
+        range(20)
+    )
 
 
 async def test_what_does_not_parse_is_left_out_and_said(
@@ -229,7 +231,7 @@ async def test_what_does_not_parse_is_left_out_and_said(
     assert value is not None
     put(node, commit("a", 1), (key[:-1], value), (key, b"\0\x09" + value[2:]), (key, value[:-1]))
     put(node, (b"\x7f\x7fsomething", b"v"), (None, b"v"), commit("b", 3))  # type: ignore[arg-type]
-    events = await state_log(node).load(TYPES)
+    events = await state_log(node).load(TYPES, list)
     known = [e for e in events if isinstance(e, Write) and e.entry.type is not UNKNOWN]
     assert said(list(known)) == [(0, "a", 1, -1), (6, "b", 3, -1)]
     assert len(events) == 3  # an unknown record type is no error
@@ -248,11 +250,11 @@ async def test_a_corrupt_batch_is_no_end(node: Node) -> None:
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(data)
     with pytest.raises(CorruptData, match="t-0"):
-        await state_log(node).load(TYPES)
+        await state_log(node).load(TYPES, list)
 
 
 async def test_a_disk_that_fails_is_told_as_such(node: Node) -> None:
     put(node, commit("a", 1))
     with unreadable(log_of(node)), pytest.raises(StorageError, match="reading t-0: Is a directory"):
-        await state_log(node).load(TYPES)
-    assert said(await state_log(node).load(TYPES)) == [(0, "a", 1, -1)]
+        await state_log(node).load(TYPES, list)
+    assert said(await state_log(node).load(TYPES, list)) == [(0, "a", 1, -1)]

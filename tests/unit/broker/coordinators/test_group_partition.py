@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
+from lapse.broker.coordinators import group_partition, transactions
 from lapse.broker.coordinators.group_partition import Shard
 from lapse.broker.coordinators.groups import OFFSETS_TOPIC
 from lapse.broker.node import Node
 from lapse.coordination.classic.events import Commit, Heartbeat, Sync
 from lapse.coordination.consumer.events import Beat
+from lapse.coordination.offsets.store import OffsetStore
 from lapse.coordination.records import consumer_groups as kip848
 from lapse.coordination.records.entries import encode_entry
 from lapse.coordination.records.offsets import (
@@ -23,12 +26,15 @@ from lapse.coordination.records.offsets import (
     GroupMetadataValue,
 )
 from lapse.records.builder import BatchSpec, NewRecord
-from tests.support.broker.running import running_node, until
+from tests.support.broker.running import connect, running_node, until
+from tests.support.broker.running import create as create_topic
+from tests.support.broker.transaction_requests import TransactionalProducer, committed_offset
 from tests.support.coordination.consumers import joining
 from tests.unit.broker.coordinators import test_consumer_groups as of_kip848
 from tests.unit.broker.coordinators.test_consumer_groups import T0, G, code_of, join, left, shard_of
 from tests.unit.broker.coordinators.test_groups import create
 from tests.unit.broker.coordinators.test_groups import joining as joining_classic
+from tests.unit.broker.coordinators.test_late_requests import end
 
 SETTINGS = {**of_kip848.SETTINGS, "group.consumer.migration.policy": "bidirectional"}
 NONE = ErrorCode.NONE
@@ -95,3 +101,36 @@ async def test_a_group_of_kip_848_outlives_a_classic_one(tmp_path: Path) -> None
         shard = await loaded_anew(node)
         assert (set(shard.groups), set(shard.consumers.groups)) == (set(), {G})
         assert set(shard.consumers.groups[G].state.members) == {"a"}
+
+
+async def test_a_log_is_taken_up_in_a_worker_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have millions of records, and the event loop serves all others meanwhile."""
+    async with running_node(tmp_path, SETTINGS) as node, await connect(node) as c:
+        await create_topic(node, "t")
+        producer = TransactionalProducer(c, "x")
+        await producer.start()
+        assert await producer.add_offsets("g") == NONE
+        assert await producer.commit_offsets("g", T0, 7) == NONE
+        await end(producer, commit=True)
+    threads: dict[str, set[str]] = {}
+
+    def note(where: object, name: str) -> None:
+        real = getattr(where, name)
+
+        def noted(*args: object) -> object:
+            threads.setdefault(name, set()).add(threading.current_thread().name)
+            return real(*args)
+
+        monkeypatch.setattr(where, name, noted)
+
+    note(OffsetStore, "apply")
+    note(group_partition, "fold")
+    note(transactions, "fold_transactions")
+    async with running_node(tmp_path, SETTINGS) as node, await connect(node) as c:
+        assert await committed_offset(c, "g", T0, stable=True) == (7, NONE)
+        assert await TransactionalProducer(c, "x").init() == NONE
+    assert threads.keys() == {"apply", "fold", "fold_transactions"}
+    names = [name for each in threads.values() for name in each]
+    assert all(name.startswith("lapse-disk") for name in names), threads
