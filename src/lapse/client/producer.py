@@ -375,7 +375,7 @@ class Producer(AbstractAsyncContextManager["Producer"]):
                 try:
                     batch.done.set_result(await lane.deliver(batch))
                 except Exception as e:  # noqa: BLE001  (the future carries the error)
-                    batch.done.set_exception(e)
+                    self._fail(batch, e)
                 queue.batches.popleft()
                 self._room.give(batch.size)
         finally:
@@ -428,9 +428,14 @@ class Producer(AbstractAsyncContextManager["Producer"]):
             for batch in queue.batches:
                 if not batch.done.done():
                     error = f"{batch.partition}: the producer was closed before it was sent"
-                    batch.done.set_exception(ConnectionLost(error))
+                    self._fail(batch, ConnectionLost(error))
                 self._room.give(batch.size)
             queue.batches.clear()
+
+    def _fail(self, batch: Batch, error: Exception) -> None:
+        batch.done.set_exception(error)
+        if self._transactions is not None:
+            self._transactions.note_failure(error)
 
 
 def _of_record(batch: asyncio.Future[BatchMetadata], place: int) -> asyncio.Future[RecordMetadata]:

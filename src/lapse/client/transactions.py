@@ -8,8 +8,10 @@
         await producer.flush()
     await transactions.end(commit=True)
 
-`begin` fences who had the id before, and ends what he left open. Requests are those from before
-`transaction.version` 2 (KIP-890): partitions are named before they are written.
+`end` does not commit where a record of the transaction could not be sent: it raises, and what is
+left to do is to abort. `begin` fences who had the id before, and ends what he left open. Requests
+are those from before `transaction.version` 2 (KIP-890): partitions are named before they are
+written.
 """
 
 from __future__ import annotations
@@ -99,6 +101,7 @@ class Transactions:
         self._added: set[TopicPartition] = set()
         self._turn = asyncio.Lock()
         self._has_begun = False
+        self._failed: Exception | None = None
 
     @property
     def identity(self) -> Identity:
@@ -115,7 +118,7 @@ class Transactions:
         answer = await self._of_mine(request, InitProducerIdResponse)
         self._identity = Identity(answer.producer_id, answer.producer_epoch)
         self._added.clear()
-        self._has_begun = False
+        self._has_begun, self._failed = False, None
         return self._identity
 
     async def add(self, where: TopicPartition) -> None:
@@ -156,8 +159,21 @@ class Transactions:
         )  # fmt: skip
         await self._ask(GROUP_KEY, group, request, TxnOffsetCommitResponse, _code_of_offsets)
 
+    def note_failure(self, error: Exception) -> None:
+        """A record of the transaction could not be sent, or it is not known: it cannot commit."""
+        self._failed = self._failed or error
+
     async def end(self, *, commit: bool) -> None:
-        """Commit or abort; nothing where nothing was begun."""
+        """Commit or abort; nothing where nothing was begun.
+
+        Raises KafkaError INVALID_TXN_STATE for a commit where something of it could not be sent.
+        """
+        if commit and self._failed is not None:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"transaction {self.transactional_id} can only be aborted, since a record of it "
+                f"could not be sent: {self._failed}",
+            ) from self._failed
         if not self._has_begun:
             return
         producer_id, epoch = self.identity
@@ -167,7 +183,7 @@ class Transactions:
         )  # fmt: skip
         await self._of_mine(request, EndTxnResponse)
         self._added.clear()
-        self._has_begun = False
+        self._has_begun, self._failed = False, None
 
     async def committed(self, group: str) -> dict[TopicPartition, Committed]:
         """A group's offsets, and what was kept with them.

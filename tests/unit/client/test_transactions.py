@@ -15,7 +15,7 @@ from lapse.broker.node import Node
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.connection import BrokerConnection
 from lapse.client.groups import Committed
-from lapse.client.producer import Producer
+from lapse.client.producer import Producer, ProducerConfig
 from lapse.client.transactions import FENCED, Transactions, TransactionSettings
 from lapse.wire.schema.find_coordinator import (
     Coordinator,
@@ -83,6 +83,37 @@ async def test_what_is_aborted_counts_for_nobody(node: Node) -> None:
             await (await producer.send("a", b"k", b"later", partition=0))
             await mine.end(commit=True)
     assert await values(node) == [b"later"]
+
+
+async def test_what_could_not_be_sent_is_not_committed_without(node: Node) -> None:
+    """Nobody looked at the record's future; `flush` says nothing of it."""
+    await create(node, "small", 1, max_message_bytes="200")
+    async with transactions(node) as mine:
+        await mine.begin()
+        async with Producer(address(node), transactions=mine) as producer:
+            await producer.send("a", b"k", b"one", partition=0)
+            await producer.send("small", b"k", b"x" * 1000)
+            await producer.flush()
+        with pytest.raises(KafkaError, match="can only be aborted, since a record") as refused:
+            await mine.end(commit=True)
+        assert refused.value.code == ErrorCode.INVALID_TXN_STATE
+        await mine.end(commit=False)
+        await mine.begin()
+        async with Producer(address(node), transactions=mine) as producer:
+            await producer.send("a", b"k", b"two", partition=0)
+            await producer.flush()
+        await mine.end(commit=True)
+    assert await values(node) == [b"two"]
+
+
+async def test_what_was_closed_before_it_was_sent_is_not_committed_without(node: Node) -> None:
+    async with transactions(node) as mine:
+        await mine.begin()
+        producer = Producer(address(node), ProducerConfig(linger_ms=60_000), transactions=mine)
+        await producer.send("a", b"k", b"one", partition=0)
+        await producer.close(timeout_ms=0)
+        with pytest.raises(KafkaError, match="closed before it was sent"):
+            await mine.end(commit=True)
 
 
 async def test_nothing_begun_is_nothing_to_end(node: Node) -> None:
