@@ -6,6 +6,7 @@ Steps are made here and committed by `tree_store`.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 import msgspec
 
@@ -22,7 +23,6 @@ from lapse.metadata.tree import (
     Remove,
     Step,
     Tree,
-    nodes_below,
 )
 from lapse.metadata.tree_codec import decoded, encoded, part
 
@@ -112,13 +112,33 @@ def deletion_begun(tree: Tree, topic_id: uuid.UUID) -> list[Step]:
 
 
 def all_topics(tree: Tree) -> list[tuple[TopicRecord, TopicData]]:
-    """By name. Nodes are not read in one moment: a topic that changes meanwhile is read again.
+    """By name; raises CorruptData.
+
+    Nodes are not read in one moment. What has come meanwhile is read as well: whoever finds here
+    that he leads a partition has all topics that were there when he was elected. A coordinator
+    takes others for deleted, and what groups have committed to them goes.
+    """
+    found: list[tuple[TopicRecord, TopicData]] = []
+    seen: set[str] = set()
+    for _ in range(READS_MAX):
+        names = [name for name in tree.children(TOPICS) if name not in seen]
+        if not names:
+            break
+        found += _topics(tree, names)
+        seen.update(names)
+    return sorted(found, key=lambda pair: pair[0].name)
+
+
+def _topics(tree: Tree, names: Sequence[str]) -> list[tuple[TopicRecord, TopicData]]:
+    """Those of these that are there. A topic that changes meanwhile is read again.
 
     A change takes an instant, so one that is never whole is damaged: CorruptData.
     """
     for _ in range(READS_MAX):
-        nodes = nodes_below(tree, TOPICS)
-        topics = {name: decoded(n, TopicData, f"{TOPICS}/{name}") for name, n in nodes.items()}
+        nodes = zip(names, tree.get([f"{TOPICS}/{name}" for name in names]), strict=True)
+        topics = {
+            name: decoded(n, TopicData, f"{TOPICS}/{name}") for name, n in nodes if n is not None
+        }
         numbered = [(name, n) for name, t in topics.items() for n in range(t.partitions)]
         paths = [f"{TOPICS}/{name}/{n}" for name, n in numbered]
         states: dict[str, list[PartitionState | None]] = {name: [] for name in topics}
@@ -134,4 +154,4 @@ def all_topics(tree: Tree) -> list[tuple[TopicRecord, TopicData]]:
         known = tuple(state for state in states[name] if state is not None)
         record = TopicRecord(topic.name, uuid.UUID(name), topic.partitions, topic.overrides, known)
         found.append((record, topic))
-    return sorted(found, key=lambda pair: pair[0].name)
+    return found

@@ -511,3 +511,26 @@ def test_where_a_log_starts_at_least_is_kept_and_stays_through_elections(
 def test_states_of_before_logs_had_a_least_start_are_read() -> None:
     older = b'{"replicas":[1,2],"isr":[1],"leader":1,"leader_epoch":4}'
     assert decoded_state(Node(older, 3), "x") == PartitionState((1, 2), (1,), 1, 4, 3)
+
+
+class CreatedMeanwhile(MemoryTree):
+    """Somebody makes a topic between the list of topics and the states of their partitions."""
+
+    def __init__(self, ensemble: MemoryEnsemble, create: Callable[[], None]) -> None:
+        super().__init__(ensemble, ensemble.begin_session())
+        self._create: Callable[[], None] | None = create
+
+    def get(self, paths: Sequence[str]) -> Sequence[Node | None]:
+        if self._create is not None and any(path.startswith("/topics/") for path in paths):
+            create, self._create = self._create, None
+            create()
+        return super().get(paths)
+
+
+def test_a_topic_that_comes_while_topics_are_read_is_among_them(ensemble: MemoryEnsemble) -> None:
+    """A coordinator that is elected meanwhile took it, and its offsets, for deleted."""
+    store = store_of(ensemble, 1)
+    store.create_topics([record("first", 2)])
+    tree = CreatedMeanwhile(ensemble, lambda: store.create_topics([record("second")]))
+    found = store_of(ensemble, 2, tree).topics()
+    assert [(one.name, one.partitions) for one in found] == [("first", 2), ("second", 1)]

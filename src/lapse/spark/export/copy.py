@@ -15,9 +15,10 @@ what a task has written is not compared with what it would write now: that may h
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from pyspark.errors import PySparkException
@@ -187,11 +188,16 @@ def copy_what_is_there(
         )
         try:
             while not query.awaitTermination(_LOOK_SECONDS):
-                on_rows(sum(batch["numInputRows"] for batch in query.recentProgress))
+                on_rows(rows_read(query.recentProgress))
         finally:
             query.stop()
     except PySparkException as e:
         raise CopyFailed(f"copying stopped: {reason_of(str(e))}") from e
+
+
+def rows_read(progress: Iterable[Mapping[str, Any]]) -> int:
+    """By a query so far. Under Connect a batch that is asked about as it ends may say null."""
+    return sum(batch["numInputRows"] or 0 for batch in progress)
 
 
 def reason_of(said: str) -> str:
