@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from lapse.base.errors import ErrorCode, LapseError
+from lapse.broker.coordinators.late_requests import LateRequestError
 from lapse.broker.coordinators.transactions import without_fenced
 from lapse.broker.request.authorize import (
     GROUP_REFUSED,
@@ -21,7 +22,7 @@ from lapse.broker.request.authorize import (
     Handle,
     reads_group,
 )
-from lapse.broker.request.context import Services, Session
+from lapse.broker.request.context import CloseConnection, Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.coordination.transactions.state import ProducerIdAndEpoch
 from lapse.security.acls import Operation
@@ -43,9 +44,12 @@ async def handle(
     except LapseError:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-    error = await services.transactions.add_partitions(
-        request.transactional_id, producer, (partition,), session.number
-    )
+    try:
+        error = await services.transactions.add_partitions(
+            request.transactional_id, producer, (partition,), session.number
+        )
+    except LateRequestError as e:
+        raise CloseConnection(str(e)) from e
     code = error if version >= _FENCED_FROM else without_fenced(error)
     return AddOffsetsToTxnResponse(error_code=code)
 

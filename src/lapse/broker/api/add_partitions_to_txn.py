@@ -19,9 +19,10 @@ from typing import Any
 
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
+from lapse.broker.coordinators.late_requests import LateRequestError
 from lapse.broker.coordinators.transactions import without_fenced
 from lapse.broker.request.authorize import TOPIC_REFUSED, TRANSACTION_REFUSED, Caller, Handle
-from lapse.broker.request.context import Services, Session
+from lapse.broker.request.context import CloseConnection, Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.coordination.transactions.state import ProducerIdAndEpoch
 from lapse.metadata.image import INTERNAL_TOPICS, Image
@@ -58,9 +59,12 @@ async def handle(
     if any(refusals.values()):
         untried = ErrorCode.OPERATION_NOT_ATTEMPTED
         return _answer(request, {tp: code or untried for tp, code in refusals.items()})
-    error = await services.transactions.add_partitions(
-        request.v3_and_below_transactional_id, producer, partitions_to_add, session.number
-    )
+    try:
+        error = await services.transactions.add_partitions(
+            request.v3_and_below_transactional_id, producer, partitions_to_add, session.number
+        )
+    except LateRequestError as e:
+        raise CloseConnection(str(e)) from e
     code = error if version >= _FENCED_FROM else without_fenced(error)
     return _answer(request, dict.fromkeys(partitions_to_add, code))
 

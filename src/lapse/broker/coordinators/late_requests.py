@@ -62,9 +62,14 @@ class NewestConnections:
             self._newest.popitem(last=False)
             self._since = 0  # those who were forgotten have not moved
 
-    def require_newest(self, producer: Hashable, connection: int, what: str) -> None:
-        """Raise LateRequestError where a connection is older than the one heard last."""
-        if connection < self._newest.get(producer, self._since):
+    def require_newest(
+        self, producer: Hashable, connection: int, what: str, *, moved_too: bool = True
+    ) -> None:
+        """Raise LateRequestError where a connection is older than the one heard last.
+
+        `moved_too`: of a producer that has not been heard, than this coordinator.
+        """
+        if connection < self._newest.get(producer, self._since if moved_too else 0):
             raise LateRequestError(
                 f"{what} came by a connection that is older than the one by which its producer "
                 "speaks, or than this coordinator: it may be of an earlier transaction. Whoever "

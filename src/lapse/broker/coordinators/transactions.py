@@ -217,14 +217,19 @@ class Transactions:
         partitions: Collection[TopicPartition],
         connection: int,
     ) -> ErrorCode:
-        """Partitions that the transaction is about to write to."""
-        answer = await self._ask(
-            transactional_id,
-            lambda token, now_ms: self._machine.add_partitions(
+        """Partitions that the transaction is about to write to.
+
+        Raises LateRequestError where it may be of an earlier one (`late_requests`): it would begin
+        another, which nobody ends.
+        """
+
+        def act(token: Hashable, now_ms: int) -> list[Effect]:
+            self._require_newest("AddPartitionsToTxn", transactional_id, producer, connection)
+            return self._machine.add_partitions(
                 token, transactional_id, producer, partitions, now_ms
-            ),
-            connection,
-        )
+            )
+
+        answer = await self._ask(transactional_id, act, connection)
         return answer.error
 
     async def end(
@@ -236,11 +241,7 @@ class Transactions:
         """
 
         def act(token: Hashable, now_ms: int) -> list[Effect]:
-            heard = self._heard_by(transactional_id)
-            # Who is fenced hears that, by whatever connection.
-            if heard is not None and self._machine.is_in_force(transactional_id, producer):
-                what = f"EndTxn of {transactional_id!r}"
-                heard.require_newest(transactional_id, connection, what)
+            self._require_newest("EndTxn", transactional_id, producer, connection)
             return self._machine.end(token, transactional_id, producer, now_ms, commit=commit)
 
         answer = await self._ask(transactional_id, act, connection)
@@ -331,6 +332,17 @@ class Transactions:
             heard.heard(transactional_id, connection)
         return answer
 
+    def _require_newest(
+        self, what: str, transactional_id: str, producer: ProducerIdAndEpoch, connection: int
+    ) -> None:
+        """Who is fenced hears that, by whatever connection. Raises LateRequestError."""
+        heard = self._heard_by(transactional_id)
+        if heard is not None and self._machine.is_in_force(transactional_id, producer):
+            heard.require_newest(
+                transactional_id, connection, f"{what} of {transactional_id!r}",
+                moved_too=what == "EndTxn",
+            )  # fmt: skip
+
     def _heard_by(self, transactional_id: str) -> NewestConnections | None:
         """None where this broker does not look after the id."""
         tenure = self._tenures.get(partition_for(transactional_id, self._partitions))
@@ -399,7 +411,12 @@ class Transactions:
         except StorageError as e:
             logger.warning("no producer ids can be taken: %s", e)
         finally:
-            self._carry_out(self._machine.producer_ids_allocated(block, self._now_ms()))
+            try:
+                effects = self._machine.producer_ids_allocated(block, self._now_ms())
+            except ValueError as e:  # of a store that was put back to an earlier state
+                logger.error("%s; more are taken until they do", e)  # noqa: TRY400
+                effects = self._machine.producer_ids_allocated(None, self._now_ms())
+            self._carry_out(effects)
 
     def _begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)

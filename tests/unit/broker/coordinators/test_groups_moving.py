@@ -51,13 +51,13 @@ class Loads:
         self.may_end.set()
         load = StateLog.load
 
-        async def slow(log: StateLog, types: Any) -> Any:
+        async def slow(log: StateLog, *given: Any) -> Any:
             if log._log.partition.topic != OFFSETS_TOPIC:
-                return await load(log, types)
+                return await load(log, *given)
             self.begun += 1
             await self.may_end.wait()
             try:
-                return await load(log, types)
+                return await load(log, *given)
             finally:
                 self.ended += 1
 
@@ -325,8 +325,8 @@ async def test_a_load_that_ends_late_is_not_that_of_the_next_tenure(
     me, load = node.services.partitions.node_id, StateLog.load
     ends: list[asyncio.Event] = []
 
-    async def late(log: StateLog, types: Any) -> Any:
-        read = await load(log, types)
+    async def late(log: StateLog, *given: Any) -> Any:
+        read = await load(log, *given)
         ends.append(asyncio.Event())
         await ends[-1].wait()
         return read

@@ -78,6 +78,36 @@ async def test_an_end_that_comes_late_does_not_end_the_next_transaction(
     producer.connection.close()
 
 
+@pytest.mark.parametrize("what", ["partitions", "offsets"])
+async def test_what_comes_late_begins_no_transaction_that_nobody_ends(
+    node: Node, what: str
+) -> None:
+    """It was of the one before: Kafka aborts what it begins after its timeout, and fences."""
+    producer, before = await begun(node)
+    assert await producer.add(T) == {T: OK}
+    await end(producer, commit=True)
+    with pytest.raises(ConnectionLost):
+        await (before.add(T) if what == "partitions" else before.add_offsets("g"))
+    assert (await producer.described()).transaction_state == "CompleteCommit"
+    before.connection.close()
+    producer.connection.close()
+
+
+async def test_after_a_move_the_next_transaction_may_begin_over_an_older_connection(
+    node: Node,
+) -> None:
+    """Nobody is closed out for having been there before: only an end could do harm then."""
+    producer, _ = await begun(node)
+    node.services.transactions._leave(0)
+    async with asyncio.timeout(20):
+        for _ in range(1000):
+            if await producer.add(T) == {T: OK}:
+                break
+            await asyncio.sleep(0.01)
+    assert await producer.end(commit=True) == OK
+    producer.connection.close()
+
+
 async def test_who_is_alive_is_heard_over_its_next_connection(node: Node) -> None:
     producer, before = await begun(node)
     assert await producer.add(T) == {T: OK}

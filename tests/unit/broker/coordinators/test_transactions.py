@@ -21,6 +21,7 @@ from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
 from lapse.coordination.partitioning import partition_for
 from lapse.coordination.records.transactions import TOPIC
+from lapse.coordination.transactions.producer_ids import ProducerIds
 from lapse.coordination.transactions.views import TransactionFilter
 from lapse.log.partition_log import PartitionLog
 from lapse.testing.clock import ManualClock
@@ -498,3 +499,29 @@ async def test_whoever_waits_is_told_at_the_end(node: Node) -> None:
     await transactions.close()
     answers = await asyncio.gather(*requests)
     assert {answer.error for answer in answers} <= {OK, ErrorCode.NOT_COORDINATOR}
+
+
+async def test_a_store_that_was_put_back_hands_out_no_id_twice(
+    node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of ids that were given before are passed over, and clients are served again."""
+    blocks = iter([range(500, 502), range(502), range(502, 504), range(504, 600)])
+
+    async def allocate(_count: int) -> range:
+        return next(blocks)
+
+    transactions = node.services.transactions
+    monkeypatch.setattr(transactions, "_allocate", allocate)
+    monkeypatch.setattr(transactions._machine, "_producer_ids", ProducerIds())  # none taken yet
+    given: list[int] = []
+    async with await connect(node) as c:
+        for _ in range(200):
+            producer = TransactionalProducer(c, f"x{len(given)}")
+            await producer.find()
+            if await producer.init() == OK:
+                given.append(producer.producer_id)
+            if len(given) == 5:
+                break
+            clock.advance(100)
+            await asyncio.sleep(0.01)
+    assert given == [500, 501, 502, 503, 504]
