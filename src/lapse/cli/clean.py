@@ -61,7 +61,8 @@ from lapse.lifecycle.round.sizing import sized_plan
 from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.round.summarise import requests_due
 from lapse.lifecycle.service.commits import committed
-from lapse.log.export import copy_logs
+from lapse.log.export import copy_logs, require_free
+from lapse.log.incomplete import CLEAN
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN, Policies, find_policies
 
@@ -152,7 +153,8 @@ def run(args: argparse.Namespace) -> int:
     given, given_defaults = options.settings(args.settings)
     policies = find_policies(args.logdir, given, given_defaults)
     job = job_of(args, broker_config({**policies.defaults, **given_defaults}))
-    require_new(args.to)
+    if args.to is not None:
+        require_free(args.logdir, args.to, CLEAN)
     configs, lines = configs_of(policies, partitions)
     lines += [Cleaned(str(one), why, finding=True) for one, why in wrong.items()]
     due, untouched = look(args.logdir, configs, job)
@@ -212,12 +214,6 @@ def job_of(args: argparse.Namespace, broker: BrokerConfig) -> Job:
     )
     clock: Clock = SystemClock() if args.now is None else PinnedClock(args.now)
     return Job(args, RealFs(), clock, broker, wish, memory)
-
-
-def require_new(to: Path | None) -> None:
-    """What `--to` names must be; raises ConfigError."""
-    if to is not None and to.exists() and any(to.iterdir()):
-        raise ConfigError(f"--to {to}: allowed is a new or empty directory")
 
 
 def look(
@@ -280,7 +276,7 @@ def _clean_there(configs: Mapping[TopicPartition, TopicConfig], job: Job) -> lis
     if args.to is None:
         return list(_clean(args.logdir, configs, job, _engine(job)))
     with _engine(job) as running:
-        copy_logs(args.logdir, args.to, list(configs), job.fs)
+        copy_logs(args.logdir, args.to, list(configs), job.fs, CLEAN)
         return list(_clean(args.to, configs, job, contextlib.nullcontext(running)))
 
 

@@ -7,6 +7,7 @@ import argparse
 from lapse.base.errors import MissingData, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
+from lapse.log.incomplete import refuse_incomplete
 from lapse.log.missing import Remembered
 
 
@@ -19,6 +20,7 @@ def whole_partitions(
     them, would be without what is missing, and no longer know of it.
     """
     options.partitions_in(args.logdir)  # refuses what is no directory
+    refuse_incomplete(args.logdir)
     remembered = Remembered.of(args.logdir)
     if remembered.trouble:
         raise StorageError(remembered.trouble)

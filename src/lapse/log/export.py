@@ -178,17 +178,19 @@ def require_free(source: Path, target: Path, how: str) -> None:
     there = {entry.name for entry in os.scandir(target)} if target.exists() else set()
     begun = begun_copy(target) if INCOMPLETE in there else None
     if begun != Begun(str(ours), how) and not (begun is None and there <= _BEGUN):
-        allowed = f"a new or empty directory, or an incomplete copy of {source} by {how}"
+        allowed = f"a new or empty directory, or an incomplete copy of {source} by {how!r}"
         raise ConfigError(f"{target}: to copy to, allowed is {allowed}")
 
 
-def copy_logs(source: Path, target: Path, partitions: Iterable[TopicPartition], fs: Fs) -> None:
+def copy_logs(
+    source: Path, target: Path, partitions: Iterable[TopicPartition], fs: Fs, how: str = TO_V2
+) -> None:
     """Some logs of a log directory and the directory's own files, to a new one; all durable.
 
     The source's clean-shutdown marker speaks of whole files, so the copy gets one last of all.
     Raises ConfigError where the target is not free, and LockHeld where it is in use.
     """
-    with _until_whole(source, target, TO_V2, fs):
+    with _until_whole(source, target, how, fs):
         fs.sync_all(_copy_all(source, target, partitions, fs))
         epoch = checkpoints.read_clean_shutdown(source)
         if epoch is not None:

@@ -1,6 +1,6 @@
 """A copy of a log directory that was begun and is not whole: no owner takes it for a directory.
 
-`log.export` and `log.upgrade` make copies (`lapse convert --to`); the mark is there until all is.
+`log.export` makes copies (`lapse convert`, `lapse clean --to`); the mark is there till it is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lapse.base.errors import StorageError, unreadable
 
 # There while a copy is not whole; it names the source. Lapse opens no such directory.
 INCOMPLETE = "lapse-incomplete-copy"
-TO_V2, TO_KAFKA = "--to-v2", "--to-kafka"
+TO_V2, TO_KAFKA, CLEAN = "convert --to-v2", "convert --to-kafka", "clean"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Begun:
 
     Attributes:
         source: the directory that is copied.
-        how: the option of `lapse convert` that makes the copy.
+        how: the command of `lapse` that makes the copy.
     """
 
     source: str
@@ -49,6 +49,6 @@ def refuse_incomplete(log_dir: Path) -> None:
     begun = begun_copy(log_dir)
     if begun is not None:
         raise StorageError(
-            f"{log_dir} is an incomplete copy of {begun.source}: let `lapse convert {begun.how} "
+            f"{log_dir} is an incomplete copy of {begun.source}: let `lapse {begun.how} "
             f"{begun.source} --to {log_dir}` copy it again, or remove it"
         )

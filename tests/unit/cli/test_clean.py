@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 
 from lapse.base.clock import SystemClock
+from lapse.base.fs import RealFs
+from lapse.base.ids import TopicPartition
 from lapse.base.times import FOREVER_MS
 from lapse.cli.main import main
+from lapse.log.export import copy_logs
+from lapse.log.incomplete import CLEAN
 from lapse.records.batch import records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.spark.session import session
 from lapse.spark.session.java import JavaNotFound
 from lapse.testing.clock import ManualClock
+from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.support.cli.terminal import at_terminal
 from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
 from tests.support.log.logs import open_log
@@ -189,3 +194,19 @@ def test_without_spark_no_copies_are_left(
     assert "install one" in capsys.readouterr().err
     assert not there.exists()
     assert clean(capsys, logdir, "--to", there)["outcome"] == "cleaned"
+
+
+def test_killed_while_it_copies_the_same_command_goes_on(
+    logdir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names itself; it named `lapse convert`, and took its own beginning for somebody's."""
+    there, before = tmp_path / "copy", records_in(logdir / "a-0")
+    with pytest.raises(Crashed):
+        copy_logs(logdir, there, [TopicPartition("a", 0)], CrashFs(RealFs(), 20), CLEAN)
+    assert main(["clean", str(there), "--engine", "inline", *SETTINGS]) == 3
+    again = f"let `lapse clean {logdir} --to {there}` copy it again"
+    assert again in capsys.readouterr().err
+    assert main(["convert", "--to-v2", str(logdir), "--to", str(there)]) == 2
+    assert clean(capsys, logdir, "--to", there, "--now", NOW + 1)["outcome"] == "cleaned"
+    assert records_in(logdir / "a-0") == before
+    assert main(["clean", str(logdir), "--to", str(there), *SETTINGS]) == 2  # it is whole now

@@ -35,7 +35,8 @@ from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.run import receipts_of
-from lapse.log.export import copy_logs
+from lapse.log.export import copy_logs, require_free
+from lapse.log.incomplete import CLEAN
 from lapse.metadata.policies import Policies, find_policies
 from lapse.spark.actions.commands import answer_of
 from lapse.spark.actions.task import answered, parsed
@@ -115,7 +116,8 @@ def begin(encoded: bytes) -> Begun:
     job, policies = _job(wish)
     args = job.args
     partitions, wrong = whole_partitions(args)
-    command.require_new(args.to)
+    if args.to is not None:
+        require_free(args.logdir, args.to, CLEAN)
     configs, lines = command.configs_of(policies, partitions)
     lines += [Cleaned(str(one), why, finding=True) for one, why in wrong.items()]
     due, untouched = command.look(args.logdir, configs, job)
@@ -127,7 +129,7 @@ def begin(encoded: bytes) -> Begun:
     directory: Path = args.logdir
     if args.to is not None:
         directory = args.to
-        copy_logs(args.logdir, directory, list(due), job.fs)
+        copy_logs(args.logdir, directory, list(due), job.fs, CLEAN)
     try:
         opened = Owned.of(directory, {one: configs[one] for one in due}, job)
         with opened as owned:
