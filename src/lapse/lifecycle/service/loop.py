@@ -178,13 +178,17 @@ class Service:
             self._clock, seconds, lambda: self._outcomes.is_stopping or self._said() != said
         )
 
-    def _said(self) -> int:
-        """Moves when somebody pauses, resumes, or wishes for a round."""
-        moved = 0
+    def _said(self) -> list[tuple[int, ...]]:
+        """Changes when somebody pauses, resumes, or wishes for a round.
+
+        Each writes the file anew, so it is another one even where the clock of files stands still.
+        """
+        found = []
         for name in (PAUSES, WISHES):
             with contextlib.suppress(OSError):
-                moved += (self._data_dir / name).stat().st_mtime_ns
-        return moved
+                stat = (self._data_dir / name).stat()
+                found.append((stat.st_ino, stat.st_mtime_ns, stat.st_size))
+        return found
 
     def step(self) -> int:
         """Look once and run what is due; returns how many ms to rest before the next look."""

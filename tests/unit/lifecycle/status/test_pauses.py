@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -132,12 +133,14 @@ def test_a_resting_service_notices_at_once(tmp_path: Path) -> None:
             super().sleep(seconds)
             if self.now_ms() - NOW == 300:
                 resume(FS, data, [], NOW)
+                os.utime(data / PAUSES, ns=(paused_ns, paused_ns))  # within a tick of files' clock
             elif self.now_ms() - NOW > 300:
                 service.request_stop()
 
     with parts(tmp_path / "data", {"a": overwritten()}) as p:
         data = p.data
         pause(FS, data, [], SAID)
+        paused_ns = (data / PAUSES).stat().st_mtime_ns
         p.clock = Said(NOW)
         service = p.serve()
         service.run()
