@@ -183,7 +183,7 @@ class Service:
 
         Each writes the file anew, so it is another one even where the clock of files stands still.
         """
-        found = []
+        found: list[tuple[int, ...]] = []
         for name in (PAUSES, WISHES):
             with contextlib.suppress(OSError):
                 stat = (self._data_dir / name).stat()
