@@ -174,12 +174,12 @@ def require_free(source: Path, target: Path, how: str) -> None:
     """Raise ConfigError unless logs may be copied to `target`, and empty it for that."""
     here, ours = target.resolve(), source.resolve()
     if here.is_relative_to(ours) or ours.is_relative_to(here):
-        raise ConfigError(f"{target}: to copy to, allowed is a directory outside {source}")
+        raise ConfigError(f"--to {target}: allowed is a directory outside {source}")
     there = {entry.name for entry in os.scandir(target)} if target.exists() else set()
     begun = begun_copy(target) if INCOMPLETE in there else None
     if begun != Begun(str(ours), how) and not (begun is None and there <= _BEGUN):
         allowed = f"a new or empty directory, or an incomplete copy of {source} by {how!r}"
-        raise ConfigError(f"{target}: to copy to, allowed is {allowed}")
+        raise ConfigError(f"--to {target}: allowed is {allowed}")
 
 
 def copy_logs(
