@@ -202,7 +202,7 @@ def _repaired(
             done = {one.partition for one in todo}
             lines += [_line(one, set()) for one in found if one.partition not in done]
             if not todo:
-                return sorted(lines, key=lambda line: line.partition)
+                return sorted(lines, key=lambda line: options.partition(line.partition))
             for one in todo:
                 tried.add(_key(one))
                 line = _line(one, set())

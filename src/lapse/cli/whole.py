@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from lapse.base.errors import MissingData, StorageError
+from lapse.base.errors import LapseError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.log.incomplete import refuse_incomplete
@@ -29,6 +29,6 @@ def whole_partitions(
     for one in partitions:
         try:
             remembered.require_whole(one)
-        except MissingData as e:
+        except (LapseError, OSError) as e:  # nobody knows of one whose list cannot be read
             wrong[one] = str(e)
     return [one for one in partitions if one not in wrong], wrong

@@ -175,6 +175,8 @@ def require_free(source: Path, target: Path, how: str) -> None:
     here, ours = target.resolve(), source.resolve()
     if here.is_relative_to(ours) or ours.is_relative_to(here):
         raise ConfigError(f"--to {target}: allowed is a directory outside {source}")
+    if target.exists() and not target.is_dir():
+        raise ConfigError(f"--to {target}: is no directory")
     there = {entry.name for entry in os.scandir(target)} if target.exists() else set()
     begun = begun_copy(target) if INCOMPLETE in there else None
     if begun != Begun(str(ours), how) and not (begun is None and there <= _BEGUN):

@@ -8,13 +8,14 @@ those standing.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from lapse.base.decoding import from_json
-from lapse.base.fs import Fs
+from lapse.base.fs import Fs, storage_errors
 from lapse.log.summary import FOLDER
 
 INTENT = "intent"
@@ -43,19 +44,27 @@ class _Intent(msgspec.Struct, frozen=True):
     groups: tuple[ReplacedGroup, ...]
 
 
+class _Covered(msgspec.Struct, frozen=True):
+    """Below it the round has seen everything; -1: it says nothing of that."""
+
+    end_offset: int = -1
+
+
 def lower(fs: Fs, partition_dir: Path, end_offset: int) -> None:
     """Have a commit that was cut short say nothing of offsets from `end_offset` on. Durable.
 
     To be called before the log is cut there: what comes in their place no round has seen. Nothing
-    where no commit was cut short, or its intent is not whole.
+    where no commit was cut short, or its intent is not whole. Raises StorageError.
     """
     path = partition_dir / FOLDER / INTENT
     try:
-        said = from_json(path.read_bytes(), dict[str, Any])
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        with storage_errors(path, "reading"), suppress(FileNotFoundError):
+            data = path.read_bytes()
+            if from_json(data, _Covered).end_offset > end_offset:
+                said = {**from_json(data, dict[str, Any]), "end_offset": end_offset}
+                fs.replace_file(path, msgspec.json.encode(said))
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return
-    if said.get("end_offset", -1) > end_offset:
-        fs.replace_file(path, msgspec.json.encode({**said, "end_offset": end_offset}))
 
 
 def replaced_groups(partition_dir: Path) -> tuple[ReplacedGroup, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lapse.cli.main import main
+from lapse.log.manifest import manifest_path
 from lapse.log.partition_log import PartitionLog
 from tests.unit.cli.test_repair import log  # noqa: F401  (six synced segments)
 
@@ -68,3 +69,36 @@ def test_the_others_are_copied(
     assert outcomes["other-0"] == "converted"
     assert (target / "other-0").is_dir()
     assert not (target / str(log.partition)).exists()
+
+
+def test_what_is_wrong_with_one_log_s_list_keeps_no_other(
+    log: PartitionLog,  # noqa: F811
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.copytree(log.dir, tmp_path / "other-0", ignore=lambda *_: [".lapse"])
+    manifest_path(log.dir).unlink()
+    manifest_path(log.dir).mkdir()  # nobody can read that, root neither
+    target = tmp_path_factory.mktemp("target") / "copy"
+    capsys.readouterr()
+    words = COMMANDS["to Kafka"][1:]
+    assert main(["convert", str(tmp_path), "--to", str(target), "--json", *words]) == 1
+    outcomes = {line["partition"]: line["outcome"] for line in said(capsys)}
+    assert outcomes["other-0"] == "converted"
+    assert "Is a directory" in outcomes[str(log.partition)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_is_no_place_for_a_copy(
+    log: PartitionLog,  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    target = tmp_path_factory.mktemp("target") / "file"
+    target.write_bytes(b"somebody's")
+    name, *words = COMMANDS[command]
+    assert main([name, str(log.dir.parent), "--to", str(target), *words]) == 2
+    assert f"--to {target}: is no directory" in capsys.readouterr().err
+    assert target.read_bytes() == b"somebody's"
