@@ -52,6 +52,16 @@ def repair(
     return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
+def append_synced(log: PartitionLog) -> None:
+    """A batch more in the last segment."""
+    directory = LogDirectory.open(log.dir.parent, env())
+    again = directory.open_log(TP, SMALL)
+    append(again, batch())
+    again.flush(force=True)
+    directory.checkpoint()
+    directory.close()
+
+
 def reopened(log: PartitionLog) -> tuple[int, dict[int, bytes]]:
     """The log end, and what is served; one more append comes behind it, clean or not."""
     directory = LogDirectory.open(log.dir.parent, env())
@@ -133,12 +143,7 @@ def test_a_folder(log: PartitionLog, capsys: pytest.CaptureFixture[str], emptied
 def test_zeros_in_the_last_segment(log: PartitionLog, capsys: pytest.CaptureFixture[str]) -> None:
     """What is cut off is kept, zeros alone are not; what comes goes on where the log had ended."""
     path, before, end = log.segments[5].path(), batches_of(log), log.log_end_offset
-    directory = LogDirectory.open(log.dir.parent, env())
-    again = directory.open_log(TP, SMALL)
-    append(again, batch())
-    again.flush(force=True)
-    directory.checkpoint()
-    directory.close()
+    append_synced(log)
     data = bytearray(path.read_bytes())
     first = len(data) - len(batch())
     data[first : first + 30] = bytes(30)
@@ -242,12 +247,7 @@ def test_what_another_finding_has_hidden_is_decided_too(
     log: PartitionLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A failing disk lost a sealed segment, and synced bytes of the last one."""
-    directory = LogDirectory.open(log.dir.parent, env())
-    again = directory.open_log(TP, SMALL)
-    append(again, batch())
-    again.flush(force=True)
-    directory.checkpoint()
-    directory.close()
+    append_synced(log)
     log.segments[2].path().unlink()
     path = log.segments[5].path()
     data = bytearray(path.read_bytes())

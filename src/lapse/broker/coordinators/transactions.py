@@ -224,7 +224,10 @@ class Transactions:
         """
 
         def act(token: Hashable, now_ms: int) -> list[Effect]:
-            self._require_newest("AddPartitionsToTxn", transactional_id, producer, connection)
+            what = f"AddPartitionsToTxn of {transactional_id!r}"
+            heard = self._heard_in_force(transactional_id, producer)
+            if heard is not None:
+                heard.require_newest(transactional_id, connection, what, moved_too=False)
             return self._machine.add_partitions(
                 token, transactional_id, producer, partitions, now_ms
             )
@@ -241,7 +244,10 @@ class Transactions:
         """
 
         def act(token: Hashable, now_ms: int) -> list[Effect]:
-            self._require_newest("EndTxn", transactional_id, producer, connection)
+            heard = self._heard_in_force(transactional_id, producer)
+            if heard is not None:
+                what = f"EndTxn of {transactional_id!r}"
+                heard.require_newest(transactional_id, connection, what)
             return self._machine.end(token, transactional_id, producer, now_ms, commit=commit)
 
         answer = await self._ask(transactional_id, act, connection)
@@ -332,16 +338,12 @@ class Transactions:
             heard.heard(transactional_id, connection)
         return answer
 
-    def _require_newest(
-        self, what: str, transactional_id: str, producer: ProducerIdAndEpoch, connection: int
-    ) -> None:
-        """Who is fenced hears that, by whatever connection. Raises LateRequestError."""
-        heard = self._heard_by(transactional_id)
-        if heard is not None and self._machine.is_in_force(transactional_id, producer):
-            heard.require_newest(
-                transactional_id, connection, f"{what} of {transactional_id!r}",
-                moved_too=what == "EndTxn",
-            )  # fmt: skip
+    def _heard_in_force(
+        self, transactional_id: str, producer: ProducerIdAndEpoch
+    ) -> NewestConnections | None:
+        """None for a producer that is fenced: it hears that, by whatever connection."""
+        in_force = self._machine.is_in_force(transactional_id, producer)
+        return self._heard_by(transactional_id) if in_force else None
 
     def _heard_by(self, transactional_id: str) -> NewestConnections | None:
         """None where this broker does not look after the id."""
