@@ -2,8 +2,9 @@
 
 Those come before any setting of logging counts: one from Java itself, three from Spark's shell. So
 is the stack of a worker of PySpark's own daemon which says that it is done when Spark has hung up
-already: Spark has that daemon plan reads, whatever ours is (`workers` does the same for those). All
-else passes, byte for byte and at once, a stack as a whole; who sets Spark's logging gets all of it.
+already: Spark has that daemon plan reads, whatever ours is (`workers` does the same for those). The
+end of Java may cut it short. All else passes, byte for byte and at once, a stack as a whole; who
+sets Spark's logging gets all of it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ NOISE = (
     b"Setting Spark log level to ",
 )
 _STACK = b"Traceback (most recent call last):"
+_PLACE = b'  File "'
 _HUNG_UP = (b"BrokenPipeError:", b"ConnectionResetError:")
 STACK_BYTES_MAX = 64 << 10
 
@@ -55,7 +57,7 @@ def _pass_on(source: int) -> None:
     while data := os.read(source, _CHUNK_BYTES):
         shown, rest = quiet(rest + data)
         _show(shown)
-    _show(rest)
+    _show(last_words(rest))
     os.close(source)
 
 
@@ -81,12 +83,24 @@ def quiet(data: bytes) -> tuple[bytes, bytes]:
     return shown + last, b""
 
 
+def last_words(rest: bytes) -> bytes:
+    """What of that beginning is to be shown where no more comes: not such a stack cut short."""
+    *lines, last = rest.split(b"\n")
+    cut = lines[:1] == [_STACK] and _are_daemons([*lines, last])
+    begun = any(said.startswith(last) for said in _HUNG_UP)
+    return b"" if cut and (begun or last.startswith((b" ", *_HUNG_UP))) else rest
+
+
 def _is_of_daemon(lines: list[bytes]) -> bool:
     """Whether it is the stack of a worker to which nobody listens any more."""
     if lines[0] != _STACK or not lines[-1].startswith(_HUNG_UP):
         return False
-    places = [line for line in lines if line.startswith(b'  File "')]
-    return bool(places) and all(b'/pyspark/daemon.py", line ' in place for place in places)
+    return any(line.startswith(_PLACE) for line in lines) and _are_daemons(lines)
+
+
+def _are_daemons(lines: list[bytes]) -> bool:
+    places = (line for line in lines if line.startswith(_PLACE))
+    return all(b'/pyspark/daemon.py", line ' in place for place in places)
 
 
 def _show(data: bytes) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from lapse.spark.session.noise import NOISE, quiet
+from lapse.spark.session.noise import NOISE, last_words, quiet
 
 START = (
     b"WARNING: Using incubator modules: jdk.incubator.vector\n"
@@ -37,7 +37,7 @@ def shown(parts: Iterable[bytes]) -> bytes:
     for part in parts:
         now, rest = quiet(rest + part)
         found += now
-    return found + rest
+    return found + last_words(rest)
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
@@ -52,7 +52,12 @@ def shown(parts: Iterable[bytes]) -> bytes:
         (START + DAEMONS + SAID, SAID),
         (STACK + DAEMONS + STACK, STACK + STACK),
         (DAEMONS.replace(b"BrokenPipe", b"Value"), DAEMONS.replace(b"BrokenPipe", b"Value")),
-        (DAEMONS[:-40], DAEMONS[:-40]),
+        (DAEMONS[:-1], b""),
+        (DAEMONS[:-40], b""),  # Java ended in the middle of it
+        (STACK[:35], b""),  # its first line, which says nothing
+        (STACK[:-40], STACK[:-40]),
+        (STACK[:35] + b"Value", STACK[:35] + b"Value"),
+        (STACK[:-42], STACK[:-42]),
     ],
 )
 def test_in_parts_of_any_size(size: int, said: bytes, expected: bytes) -> None:
@@ -97,7 +102,10 @@ child = "import sys; sys.stdin.read(); print(sys.argv[1], file=sys.stderr)"
 with without_noise() as stderr:
     children = [
         subprocess.Popen([sys.executable, "-c", child, text], stdin=subprocess.PIPE, stderr=stderr)
-        for text in ("Setting default log level to WARN", "something is wrong")
+        for text in (
+        "Setting default log level to WARN", "something is wrong",
+        "Traceback (most recent call last):",
+    )
     ]
 for one in children:
     one.communicate()
