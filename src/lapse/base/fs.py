@@ -194,7 +194,7 @@ class _RealAppendFile:
 class RealFs:
     """The machine's file system."""
 
-    SYNCFS_FROM = 32  # files; below this an fsync each is cheaper than syncing the whole device
+    SYNCFS_FROM = 256  # files; below this an fsync each is cheaper than syncing the whole device
 
     def open_append(self, path: Path) -> AppendFile:
         return _RealAppendFile(path)

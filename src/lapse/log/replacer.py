@@ -22,7 +22,12 @@ class Replacer:
         self._log, self._flusher, self._deleter = log, flusher, deleter
 
     def replace_segments(
-        self, replacement: swap.Replacement, generation: int, *, sync: bool = True
+        self,
+        replacement: swap.Replacement,
+        generation: int,
+        *,
+        sync: bool = True,
+        take_break: swap.TakeBreak = swap.no_break,
     ) -> bool:
         """Swap a round's group in (W-2); False if retention had taken all of it meanwhile (W-3).
 
@@ -45,12 +50,12 @@ class Replacer:
             for new, summary in zip(replacement.new, replacement.summaries, strict=True):
                 _require_size(new, summary)
             log.keeper.strike([s.base_offset for s in old], foreseen=not sync)
-            self._prepare(replacement)
+            self._prepare(replacement, take_break)
             for segment in old:
                 segment.pin()
             try:
                 bases = [s.base_offset for s in old]
-                deleted = swap.commit(log.env.fs, log.dir, replacement, bases)
+                deleted = swap.commit(log.env.fs, log.dir, replacement, bases, take_break)
                 new_segments = [self._sealed(s) for s in replacement.summaries]
                 if sync:
                     made = [s.base_offset for s in new_segments]
@@ -67,10 +72,10 @@ class Replacer:
             self._deleter.unlink_later(deleted)
             return True
 
-    def _prepare(self, replacement: swap.Replacement) -> None:
+    def _prepare(self, replacement: swap.Replacement, take_break: swap.TakeBreak) -> None:
         log = self._log
         try:
-            swap.prepare(log.env.fs, log.dir, replacement)
+            swap.prepare(log.env.fs, log.dir, replacement, take_break)
         except StorageError:
             try:
                 swap.abandon(log.env.fs, log.dir, replacement)

@@ -43,6 +43,7 @@ from lapse.log.summary import FOLDER, SUFFIX, Summary, encode_summary, read_summ
 CLEANED = ".cleaned"
 SWAP = ".swap"
 DELETED = ".deleted"
+TakeBreak = Callable[[], None]  # called between renames: the place to let others go first
 _NEEDED = frozenset({LOG, INDEX, TIME_INDEX})
 
 
@@ -80,10 +81,17 @@ class Replacement:
             raise ValueError(f"a new segment needs its {', '.join(sorted(_NEEDED))}")
 
 
-def prepare(fs: Fs, partition_dir: Path, replacement: Replacement) -> None:
+def no_break() -> None:
+    """Nobody else's work waits for this one's: it goes on at once."""
+
+
+def prepare(
+    fs: Fs, partition_dir: Path, replacement: Replacement, take_break: TakeBreak = no_break
+) -> None:
     """The part of W-2 that can still be taken back: the log is as it was until `commit`."""
     for new in replacement.new:
         _to_cleaned(fs, partition_dir, new)
+        take_break()
     for summary in replacement.summaries:
         path = summary_path(partition_dir, summary.base_offset)
         fs.make_dir(path.parent)
@@ -103,7 +111,13 @@ def abandon(fs: Fs, partition_dir: Path, replacement: Replacement) -> None:
             fs.unlink(_with(segment_path(partition_dir, new.base_offset, suffix), CLEANED))
 
 
-def commit(fs: Fs, partition_dir: Path, replacement: Replacement, old: Sequence[int]) -> list[Path]:
+def commit(
+    fs: Fs,
+    partition_dir: Path,
+    replacement: Replacement,
+    old: Sequence[int],
+    take_break: TakeBreak = no_break,
+) -> list[Path]:
     """The renames; `old` are those of the replacement's old segments that still exist.
 
     Returns the `.deleted` files, to be unlinked later.
@@ -111,18 +125,22 @@ def commit(fs: Fs, partition_dir: Path, replacement: Replacement, old: Sequence[
     for new in reversed(replacement.new):  # (a) descending, so that W-5 can undo it
         for path in _final_paths(partition_dir, new):
             fs.rename(_with(path, CLEANED), _with(path, SWAP))
+        take_break()
     deleted: list[Path] = []  # (b) ascending: a value never outlives its tombstone
     for base_offset in old:
         deleted += mark_deleted(fs, partition_dir, base_offset)
+        take_break()
     for new in replacement.new:  # (c)
         for path in _final_paths(partition_dir, new):
             fs.rename(_with(path, SWAP), path)
+        take_break()
     kept = {new.base_offset for new in replacement.new}
     for base_offset in old:
         if base_offset not in kept:  # F-12
             fs.unlink(segment_path(partition_dir, base_offset, SNAPSHOT))
             fs.unlink(summary_path(partition_dir, base_offset))
             fs.unlink(append_times_path(partition_dir, base_offset))
+            take_break()
     for new in replacement.new:
         if new.append_times is not None:
             path = append_times_path(partition_dir, new.base_offset)

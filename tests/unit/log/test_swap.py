@@ -74,6 +74,18 @@ def test_what_is_prepared_is_taken_back_without_a_trace(tmp_path: Path, log: Par
     assert names(log.dir) == before
 
 
+def test_others_have_their_turn_between_a_few_renames(tmp_path: Path, log: PartitionLog) -> None:
+    """A group of many segments held up an event loop until all of it was in place."""
+    made = rewrite(log, list(log.segments[:-1]), lambda _: True, tmp_path / "attempt").replacement
+    fs = CrashFs(RealFs(), None)
+    at = [0]
+    prepare(fs, log.dir, made, lambda: at.append(fs.operations))
+    commit(fs, log.dir, made, made.old, lambda: at.append(fs.operations))
+    at.append(fs.operations)
+    assert len(made.old) == 5
+    assert max(at[n + 1] - at[n] for n in range(len(at) - 1)) <= 10
+
+
 def test_a_log_that_has_no_summaries_yet_is_prepared_for(tmp_path: Path, log: PartitionLog) -> None:
     """As a log that a Kafka has left."""
     made = replacement_of(log, tmp_path / "attempt")

@@ -319,7 +319,7 @@ def _put_in_place(c: _Commit, env: DirectoryEnv) -> None:
             env.take_break()
             entry = _entry(c.log.dir, c.receipt, group, c.log.latest_ms())
             new = _replacement(c.folder, group)
-            if c.log.replace_segments(new, c.generation, sync=False):
+            if c.log.replace_segments(new, c.generation, sync=False, take_break=env.take_break):
                 c.generation += 1
                 c.entries.append(entry)
             # Otherwise retention has deleted the group's segments, and the ledger has no entry.
@@ -336,6 +336,7 @@ def _book(c: _Commit, env: DirectoryEnv) -> None:
     """Append the groups in place to the ledger; the caller syncs its file."""
     now_ms = c.log.latest_ms()  # consumers get their full retention from then on (L3)
     for entry in c.entries:
+        env.take_break()
         ledger.append(env.fs, c.log.dir, replace(entry, committed_ms=now_ms))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from lapse.base.errors import StorageError
@@ -29,7 +30,7 @@ from lapse.lifecycle.round.run import receipts_of
 from lapse.log import checkpoints
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import LOG, segment_path
-from lapse.log.swap import sweep_attempts
+from lapse.log.swap import SWAP, sweep_attempts
 from lapse.log.txn_index import AbortedTxn, encode_entries
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.rounds import (
@@ -239,10 +240,11 @@ def test_no_log_is_cut_back_while_a_round_of_it_is_committed(tmp_path: Path) -> 
     """From before its files are checked until its checkpoint has moved (KIP-101)."""
     with owned(tmp_path / "data", "a", "b") as o:
         logs = {str(tp): log for tp, log in o.owner._directory.logs.items()}
-        held: list[bool] = []
+        held, halfway = list[bool](), list[bool]()
 
         def look() -> None:
             held.extend(log.committing.locked() for log in logs.values())
+            halfway.append(any((tmp_path / "data").glob(f"*/*{SWAP}")))
 
         def moved(offsets: Mapping[TopicPartition, int], _of: object) -> None:
             assert len(offsets) == 2
@@ -251,7 +253,7 @@ def test_no_log_is_cut_back_while_a_round_of_it_is_committed(tmp_path: Path) -> 
         env = DirectoryEnv(RealFs(), ManualClock(NOW), moved, look)
         results = commit_all([(logs[r.name], r) for r in o.receipts], env)
         assert [r.error for r in results] == [None, None]
-        assert len(held) == 2 * (11 + 2 * sum(r.groups for r in results))  # steps, groups twice
+        assert sum(halfway) >= 2 * sum(r.groups for r in results)  # a turn between renames, too
         assert all(held)
         assert not any(log.committing.locked() for log in logs.values())
 
@@ -290,8 +292,6 @@ def test_an_index_of_aborted_transactions_comes_along(tmp_path: Path) -> None:
 
 
 def crc_of(data: bytes) -> int:
-    import numpy as np  # noqa: PLC0415
-
     return crc32c(np.frombuffer(data, np.uint8), 0, len(data))
 
 
