@@ -103,10 +103,10 @@ DEFAULTS = ConsumerConfig()
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What one Fetch brought, and the first thing wrong in it."""
+    """What one Fetch brought; what failed of it, with the offset that was asked for."""
 
     fetched: Sequence[Fetched]
-    error: LapseError | None
+    failed: Sequence[tuple[TopicPartition, int, LapseError]]
 
 
 class Consumer(AbstractAsyncContextManager["Consumer"]):
@@ -370,8 +370,9 @@ class Consumer(AbstractAsyncContextManager["Consumer"]):
                 del self._positions[one.partition]  # the next request has it last
                 self._positions[one.partition] = one.next_offset
                 self._ready.append(one)
-        if answer.error is not None:
-            raise answer.error
+        for partition, offset, error in answer.failed:
+            if self._positions.get(partition) == offset:
+                raise error
 
     async def _fetch(self, node_id: int, positions: Mapping[TopicPartition, int]) -> _Answer:
         config = self._config
@@ -394,7 +395,7 @@ class Consumer(AbstractAsyncContextManager["Consumer"]):
             raise refusal(answer.error_code, None, f"Fetch from {connection.address}")
         names = {topic.topic_id: topic.topic for topic in request.topics}
         some: list[Fetched] = []
-        error = None
+        failed: list[tuple[TopicPartition, int, LapseError]] = []
         for topic in answer.responses:
             name = names[topic.topic_id] if version >= BY_ID_FROM else topic.topic
             for data in topic.partitions:
@@ -402,8 +403,8 @@ class Consumer(AbstractAsyncContextManager["Consumer"]):
                 try:
                     some += await self._judged(connection, partition, positions[partition], data)
                 except LapseError as e:
-                    error = error or e
-        return _Answer(some, error)
+                    failed.append((partition, positions[partition], e))
+        return _Answer(some, failed)
 
     async def _request(self, positions: Mapping[TopicPartition, int]) -> FetchRequest:
         config = self._config

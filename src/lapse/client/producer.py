@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
@@ -59,6 +59,22 @@ if TYPE_CHECKING:  # who sends no columns needs no Arrow, who has no transaction
 
 ALL, LEADER, NO_ACKS = -1, 1, 0
 _NO_TRANSACTION_MS = 0x7FFFFFFF
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _part_of_its_transaction(
+    send: Callable[Concatenate[Producer, P], Awaitable[R]],
+) -> Callable[Concatenate[Producer, P], Awaitable[R]]:
+    """What is refused before it is sent keeps the transaction from being committed, too."""
+
+    @functools.wraps(send)
+    async def sent(self: Producer, *args: P.args, **kwargs: P.kwargs) -> R:
+        transactions = self._transactions
+        with nullcontext() if transactions is None else transactions.required():
+            return await send(self, *args, **kwargs)
+
+    return sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +159,7 @@ class Producer(AbstractAsyncContextManager["Producer"]):
     async def __aexit__(self, _kind: object, error: BaseException | None, _: object) -> None:
         await self.close(timeout_ms=None if error is None else 0)
 
+    @_part_of_its_transaction
     async def send(
         self,
         topic: str,
@@ -203,6 +220,7 @@ class Producer(AbstractAsyncContextManager["Producer"]):
         self._go_on(where)
         return _of_record(batch.done, place)
 
+    @_part_of_its_transaction
     async def send_arrow(
         self, topic: str, records: pa.RecordBatch | pa.Table, partition: int
     ) -> list[BatchMetadata]:
@@ -226,6 +244,7 @@ class Producer(AbstractAsyncContextManager["Producer"]):
             await self._require_tombstone_values(where)
         return await self.send_fields(where, fields)
 
+    @_part_of_its_transaction
     async def send_fields(self, where: TopicPartition, fields: RecordFields) -> list[BatchMetadata]:
         """Send columns of one partition and wait until all are in the log; raises as `send_arrow`.
 

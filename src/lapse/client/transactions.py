@@ -8,17 +8,18 @@
         await producer.flush()
     await transactions.end(commit=True)
 
-`end` does not commit where a record of the transaction could not be sent: it raises, and what is
-left to do is to abort. `begin` fences who had the id before, and ends what he left open. Requests
-are those from before `transaction.version` 2 (KIP-890): partitions are named before they are
-written.
+`end` does not commit where a record or an offset of the transaction could not be sent, or was
+refused: it raises, and what is left to do is to abort. `begin` fences who had the id before, and
+ends what he left open. Requests are those from before `transaction.version` 2 (KIP-890): partitions
+are named before they are written.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -123,6 +124,10 @@ class Transactions:
 
     async def add(self, where: TopicPartition) -> None:
         """Make a partition one of the transaction's, before anything is written to it."""
+        with self.required():
+            await self._add(where)
+
+    async def _add(self, where: TopicPartition) -> None:
         async with self._turn:
             if where in self._added:
                 return
@@ -142,6 +147,12 @@ class Transactions:
         self, group: str, where: TopicPartition, offset: int, metadata: str
     ) -> None:
         """Have a group's offset count if the transaction does."""
+        with self.required():
+            await self._commit_offset(group, where, offset, metadata)
+
+    async def _commit_offset(
+        self, group: str, where: TopicPartition, offset: int, metadata: str
+    ) -> None:
         producer_id, epoch = self.identity
         self._has_begun = True
         added = AddOffsetsToTxnRequest(
@@ -163,6 +174,15 @@ class Transactions:
         """A record of the transaction could not be sent, or it is not known: it cannot commit."""
         self._failed = self._failed or error
 
+    @contextlib.contextmanager
+    def required(self) -> Iterator[None]:
+        """What the block does is part of the transaction, which cannot commit where it fails."""
+        try:
+            yield
+        except Exception as e:
+            self.note_failure(e)
+            raise
+
     async def end(self, *, commit: bool) -> None:
         """Commit or abort; nothing where nothing was begun.
 
@@ -171,10 +191,11 @@ class Transactions:
         if commit and self._failed is not None:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"transaction {self.transactional_id} can only be aborted, since a record of it "
-                f"could not be sent: {self._failed}",
+                f"transaction {self.transactional_id} can only be aborted, since a part of it "
+                f"failed: {self._failed}",
             ) from self._failed
         if not self._has_begun:
+            self._failed = None
             return
         producer_id, epoch = self.identity
         request = EndTxnRequest(

@@ -56,6 +56,26 @@ async def fill(node: Node, count: int, partition: int = 0) -> None:
             await producer.send("t", b"k%d" % n, b"v", create_time=1000 * n, partition=partition)
 
 
+async def test_a_refusal_of_an_offset_that_was_left_is_no_answer(node: Node) -> None:
+    """A Fetch under way is for where the consumer was; a seek or an assignment comes before it."""
+    await fill(node, 6)
+    await fill(node, 3, partition=1)
+    async with await Admin.open(address(node)) as admin:
+        await admin.delete_records_before({T0: 4})
+    async with Consumer(address(node)) as consumer:
+        await consumer.assign({T0: 1})
+        assert await consumer.poll(timeout_ms=0) == []
+        await consumer.seek(T0, EARLIEST)
+        assert [r.offset for r in await consumer.poll(timeout_ms=5000)] == [4, 5]
+        await consumer.assign({T0: 1})
+        assert await consumer.poll(timeout_ms=0) == []
+        await consumer.assign({T1: 0})
+        assert [r.offset for r in await consumer.poll(timeout_ms=5000)] == [0, 1, 2]
+        await consumer.assign({T0: 1})
+        with pytest.raises(KafkaError, match="t-0 at offset 1: OFFSET_OUT_OF_RANGE"):
+            await consumer.poll(timeout_ms=5000)
+
+
 def at(seconds: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
 

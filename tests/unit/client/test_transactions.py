@@ -71,6 +71,40 @@ async def test_records_and_an_offset_count_together(node: Node) -> None:
     assert await values(node) == [b"0", b"1"]
 
 
+async def test_what_send_refuses_keeps_it_from_being_committed(node: Node) -> None:
+    """As with Kafka's own client: the data would count without that record."""
+    async with transactions(node) as mine:
+        await mine.begin()
+        async with Producer(address(node), transactions=mine) as producer:
+            await producer.send("a", b"k", b"one", partition=0)
+            with pytest.raises(KafkaError, match="max_request_size"):
+                await producer.send("a", b"k", b"x" * (2 << 20), partition=0)
+            await producer.flush()
+        with pytest.raises(KafkaError, match=r"can only be aborted.*max_request_size"):
+            await mine.end(commit=True)
+        await mine.end(commit=False)
+        await mine.begin()
+        async with Producer(address(node), transactions=mine) as producer:
+            await producer.send("a", b"k", b"two", partition=0)
+            await producer.flush()
+        await mine.end(commit=True)
+    assert await values(node) == [b"two"]
+
+
+async def test_an_offset_that_is_refused_keeps_it_from_being_committed(node: Node) -> None:
+    async with transactions(node) as mine:
+        await mine.begin()
+        async with Producer(address(node), transactions=mine) as producer:
+            await producer.send("a", b"k", b"one", partition=0)
+            with pytest.raises(KafkaError, match="OFFSET_METADATA_TOO_LARGE"):
+                await mine.commit_offset("g", A0, 7, "m" * 5000)
+            await producer.flush()
+        with pytest.raises(KafkaError, match="can only be aborted"):
+            await mine.end(commit=True)
+        await mine.end(commit=False)
+    assert await values(node) == []
+
+
 async def test_what_is_aborted_counts_for_nobody(node: Node) -> None:
     """Then another transaction of the same producer."""
     async with transactions(node) as mine:
@@ -94,7 +128,7 @@ async def test_what_could_not_be_sent_is_not_committed_without(node: Node) -> No
             await producer.send("a", b"k", b"one", partition=0)
             await producer.send("small", b"k", b"x" * 1000)
             await producer.flush()
-        with pytest.raises(KafkaError, match="can only be aborted, since a record") as refused:
+        with pytest.raises(KafkaError, match="can only be aborted, since a part") as refused:
             await mine.end(commit=True)
         assert refused.value.code == ErrorCode.INVALID_TXN_STATE
         await mine.end(commit=False)
