@@ -36,7 +36,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from lapse.base.errors import CorruptData, ErrorCode, KafkaError
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.log.facts import CleanedTo
 from lapse.metadata import producer_ids
@@ -105,8 +105,10 @@ TOPICS_CHANGED, QUOTAS_CHANGED, USERS_CHANGED = (
 )
 CHANGED = (TOPICS_CHANGED, QUOTAS_CHANGED, USERS_CHANGED)
 FOLDERS = (NAMES, TOPICS, SETTINGS, ACLS, SCRAM, QUOTAS, SECRETS, DISKS, CHANGES, *CHANGED)
-COMMIT_BYTES_MAX = 900_000  # ZooKeeper's default limit is a megabyte, names and versions included
+COMMIT_BYTES_MAX = 900_000  # ZooKeeper's default limit is a megabyte, with all of these
+STEP_BYTES, CREATE_BYTES = 25, 100  # of a step besides path and data: versions, who may read it
 STATES_AT_ONCE = 500  # in one commit
+TRIES = 100  # of an end, while other brokers end it too
 
 T = TypeVar("T")
 
@@ -233,7 +235,7 @@ class TreeStore:
     def finish_deletion(self, topic_id: uuid.UUID) -> None:
         """Of this broker's files; with the last broker's the topic is forgotten."""
         path = topic_path(topic_id)
-        while True:
+        for _ in range(TRIES):
             [node] = self._tree.get([path])
             if node is None:
                 return
@@ -247,13 +249,15 @@ class TreeStore:
                     if left_at != topic.left_at:
                         self._tree.commit([Change(path, left, node.version)])
                 else:
-                    self._forget(path, topic, node)
+                    self._forget(path, node)
             except Conflict:
                 continue  # another broker was done at the same time
             return
+        raise StorageError(f"{path}: others change it all the time")
 
-    def _forget(self, path: str, topic: TopicData, node: Node) -> None:
-        paths = [f"{path}/{number}" for number in range(topic.partitions)]
+    def _forget(self, path: str, node: Node) -> None:
+        """In parts, since all of it may be more than one commit takes; the topic's node last."""
+        paths = [f"{path}/{number}" for number in self._tree.children(path)]
         steps: list[Step] = []
         for at, state in zip(paths, self._tree.get(paths), strict=True):
             if state is not None:
@@ -261,7 +265,9 @@ class TreeStore:
                 kept = zip(words, self._tree.get(words), strict=True)
                 steps += [Remove(word, n.version) for word, n in kept if n is not None]
                 steps.append(Remove(at, state.version))
-        self._tree.commit([*steps, Remove(path, node.version)])
+        steps.append(Remove(path, node.version))
+        for at_once in range(0, len(steps), STATES_AT_ONCE):
+            self._tree.commit(steps[at_once : at_once + STATES_AT_ONCE])
 
     # --- partitions -----------------------------------------------------------------------------
 
@@ -553,7 +559,7 @@ class TreeStore:
 
         Raises Conflict where somebody else changed it, which only states' and deletions' owners do.
         """
-        size = sum(len(step.path) + len(getattr(step, "data", b"")) for step in steps)
+        size = sum(map(_bytes_of, steps))
         if size > COMMIT_BYTES_MAX:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
@@ -568,6 +574,11 @@ class TreeStore:
                     ErrorCode.NOT_CONTROLLER, f"this broker is no longer the controller: {e}"
                 ) from e
             raise
+
+
+def _bytes_of(step: Step) -> int:
+    besides = CREATE_BYTES if isinstance(step, Create) else STEP_BYTES
+    return len(step.path) + len(getattr(step, "data", b"")) + besides
 
 
 def _create_unless_there(tree: Tree, path: str, data: bytes) -> None:

@@ -6,7 +6,7 @@ Steps are made here and committed by `tree_store`.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -132,19 +132,19 @@ def all_topics(tree: Tree) -> list[tuple[TopicRecord, TopicData]]:
 def _topics(tree: Tree, names: Sequence[str]) -> list[tuple[TopicRecord, TopicData]]:
     """Those of these that are there. A topic that changes meanwhile is read again.
 
-    A change takes an instant, so one that is never whole is damaged: CorruptData.
+    A change takes an instant, so one that is never whole is damaged: CorruptData. One that is going
+    is forgotten in parts. One without any states is a lone broker's, if it is there at all.
     """
     for _ in range(READS_MAX):
-        nodes = zip(names, tree.get([f"{TOPICS}/{name}" for name in names]), strict=True)
+        nodes = _nodes(tree, names)
         topics = {
-            name: decoded(n, TopicData, f"{TOPICS}/{name}") for name, n in nodes if n is not None
+            name: decoded(node, TopicData, f"{TOPICS}/{name}") for name, node in nodes.items()
         }
-        numbered = [(name, n) for name, t in topics.items() for n in range(t.partitions)]
-        paths = [f"{TOPICS}/{name}/{n}" for name, n in numbered]
-        states: dict[str, list[PartitionState | None]] = {name: [] for name in topics}
-        for (name, _), path, node in zip(numbered, paths, tree.get(paths), strict=True):
-            states[name].append(None if node is None else decoded_state(node, path))
-        halves = [name for name, found in states.items() if None in found and any(found)]
+        states = _states(tree, topics)
+        torn = [n for n, found in states.items() if None in found and not topics[n].is_going]
+        bare = _nodes(tree, [name for name in torn if not any(states[name])])
+        still = {name for name, node in bare.items() if node.version == nodes[name].version}
+        halves = [name for name in torn if name not in still]
         if not halves:
             break
     else:
@@ -152,6 +152,24 @@ def _topics(tree: Tree, names: Sequence[str]) -> list[tuple[TopicRecord, TopicDa
     found = []
     for name, topic in topics.items():
         known = tuple(state for state in states[name] if state is not None)
+        if len(known) < topic.partitions:
+            known = ()
         record = TopicRecord(topic.name, uuid.UUID(name), topic.partitions, topic.overrides, known)
         found.append((record, topic))
     return found
+
+
+def _nodes(tree: Tree, names: Sequence[str]) -> dict[str, Node]:
+    """Of the topics that are there."""
+    read = zip(names, tree.get([f"{TOPICS}/{name}" for name in names]), strict=True)
+    return {name: node for name, node in read if node is not None}
+
+
+def _states(tree: Tree, topics: Mapping[str, TopicData]) -> dict[str, list[PartitionState | None]]:
+    """Of all their partitions; None of one that has no node."""
+    numbered = [(name, n) for name, topic in topics.items() for n in range(topic.partitions)]
+    paths = [f"{TOPICS}/{name}/{n}" for name, n in numbered]
+    states: dict[str, list[PartitionState | None]] = {name: [] for name in topics}
+    for (name, _), path, node in zip(numbered, paths, tree.get(paths), strict=True):
+        states[name].append(None if node is None else decoded_state(node, path))
+    return states
