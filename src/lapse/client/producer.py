@@ -69,10 +69,10 @@ def _part_of_its_transaction(
     """What is refused before it is sent keeps the transaction from being committed, too."""
 
     @functools.wraps(send)
-    async def sent(self: Producer, *args: P.args, **kwargs: P.kwargs) -> R:
-        transactions = self._transactions
+    async def sent(producer: Producer, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        transactions = producer._transactions
         with nullcontext() if transactions is None else transactions.required():
-            return await send(self, *args, **kwargs)
+            return await send(producer, *args, **kwargs)
 
     return sent
 

@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.api.create_topics import PARTITIONS_MAX, check_brokers
-from lapse.broker.logs.topics import require_more
+from lapse.broker.logs.placing import require_more
 from lapse.broker.request.authorize import TOPIC_REFUSED, Items, each, message_of, of_topic
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint, Mutations, always
@@ -98,7 +98,7 @@ def validate(requested: CreatePartitionsTopic, topic: Topic | None, able: Sequen
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"topic {topic.name} is internal: coordinators are found by its partition count",
         )
-    require_more(topic, requested.count)
+    require_more(topic, requested.count, requested.assignments)
     added = requested.count - topic.partitions
     if added > PARTITIONS_MAX:
         raise KafkaError(
@@ -107,11 +107,6 @@ def validate(requested: CreatePartitionsTopic, topic: Topic | None, able: Sequen
         )
     if requested.assignments is None:
         return added
-    if len(requested.assignments) != added:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"topic {topic.name}: {len(requested.assignments)} assignments, {added} new partitions",
-        )
     of_others = [topic.states[0].replicas] if topic.states else []
     chosen = (tuple(assignment.broker_ids) for assignment in requested.assignments)
     check_brokers(f"topic {topic.name}", chosen, able)

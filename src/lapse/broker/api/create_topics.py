@@ -109,18 +109,15 @@ def validate(requested: CreatableTopic, topics: Topics, config: BrokerConfig) ->
         )
     if requested.name in image.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {requested.name!r} already exists")
-    other = topics.flat_names.like(requested.name, image)
-    if other is not None:
-        raise KafkaError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"topic {requested.name!r} collides with {other!r}: they differ only in '.' and '_'",
-        )
-    partitions, factor = requested.num_partitions, requested.replication_factor
-    assignments: tuple[tuple[int, ...], ...] = ()
+    topics.flat_names.require_none_like(requested.name, image)
+    partitions, assignments = requested.num_partitions, tuple[tuple[int, ...], ...]()
+    factor: int | None = None
     if requested.assignments:
         assignments = _checked_assignments(requested, topics.members.able)
         partitions = len(assignments)
-    elif factor != DEFAULT:
+    else:
+        asked = requested.replication_factor
+        factor = config.default_replication_factor if asked == DEFAULT else asked
         topics.members.require(factor, f"topic {requested.name}")
     if partitions == DEFAULT:
         partitions = config.num_partitions
@@ -135,8 +132,7 @@ def validate(requested: CreatableTopic, topics: Topics, config: BrokerConfig) ->
             f"topic {requested.name}: {partitions} partitions; at most {PARTITIONS_MAX}",
         )
     overrides = _overrides(requested, topics.settings)
-    named = None if factor == DEFAULT else factor
-    return NewTopic(requested.name, partitions, overrides, named, assignments)
+    return NewTopic(requested.name, partitions, overrides, factor, assignments)
 
 
 def _checked_assignments(

@@ -13,6 +13,7 @@ THROTTLING_QUOTA_EXCEEDED, older clients are throttled (KIP-599) · v6 by name o
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from lapse.broker.request.endpoint import Endpoint, Mutations, always
 from lapse.broker.request.repeated import named_twice
 from lapse.broker.request.throttle import charge_mutations, within_quota
 from lapse.metadata.image import Image, Topic
+from lapse.metadata.store import no_topic
 from lapse.security.acls import Operation
 from lapse.wire.declaration import ZERO_UUID
 from lapse.wire.schema.delete_topics import (
@@ -40,16 +42,18 @@ async def handle(
     services: Services, session: Session, version: int, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
     """Delete every topic that passes the checks."""
-    times = Counter(_states(request))
+    states = _states(request)
+    twice = _named_twice(services.topics.image, states)
     answers = []
-    for state in times:
+    for state in dict.fromkeys(states):
         try:
-            topic = _find(services.topics.image, state, times[state])
+            topic = _find(services.topics.image, state, twice)
             charge_mutations(services, session, topic.partitions, strict=version >= STRICT_FROM)
             await services.topics.delete(topic)
             services.counters.topics.pop(topic.name, None)
         except KafkaError as e:
-            answers.append(_failed(state, e))
+            is_gone = state.name is not None and e.code == ErrorCode.UNKNOWN_TOPIC_ID
+            answers.append(_failed(state, _no_topic(state) if is_gone else e))
         else:
             answers.append(
                 DeletableTopicResult(
@@ -63,10 +67,10 @@ def _charge(
     services: Services, session: Session, version: int, request: DeleteTopicsRequest
 ) -> tuple[DeleteTopicsRequest | None, tuple[DeletableTopicResult, ...]]:
     states, image = _states(request), services.topics.image
-    times = Counter(states)
+    twice = _named_twice(image, states)
 
     def partitions(state: DeleteTopicState) -> int:
-        return _find(image, state, times[state]).partitions
+        return _find(image, state, twice).partitions
 
     strict = version >= STRICT_FROM
     fine, refused = within_quota(services, session, states, partitions, strict=strict)
@@ -93,20 +97,33 @@ def _failed(state: DeleteTopicState, error: KafkaError) -> DeletableTopicResult:
     )
 
 
-def _find(image: Image, state: DeleteTopicState, times: int) -> Topic:
-    if times > 1:
+def _named_twice(image: Image, states: Sequence[DeleteTopicState]) -> set[DeleteTopicState]:
+    """Those of a topic that another one names too, be it by its name or by its id."""
+
+    def meant(state: DeleteTopicState) -> object:
+        topic = None if state.name is None else image.topics.get(state.name)
+        return (state.name or state.topic_id) if topic is None else topic.topic_id
+
+    times = Counter(map(meant, states))
+    return {state for state in states if times[meant(state)] > 1}
+
+
+def _find(image: Image, state: DeleteTopicState, twice: Collection[DeleteTopicState]) -> Topic:
+    if state in twice:
         raise named_twice("the topic")
-    if state.name is None:
-        topic = image.ids.get(state.topic_id)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {state.topic_id}")
-        return topic
-    if state.topic_id != ZERO_UUID:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, not both")
-    topic = image.topics.get(state.name)
+    if (state.name is None) == (state.topic_id == ZERO_UUID):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, and not both")
+    of_name = image.topics.get(state.name or "")
+    topic = image.ids.get(state.topic_id) if state.name is None else of_name
     if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {state.name!r}")
+        raise _no_topic(state)
     return topic
+
+
+def _no_topic(state: DeleteTopicState) -> KafkaError:
+    if state.name is None:
+        return no_topic(state.topic_id)
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {state.name!r}")
 
 
 # --- authorization --------------------------------------------------------------------------------

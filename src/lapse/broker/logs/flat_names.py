@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lapse.base.errors import ErrorCode, KafkaError
 from lapse.metadata.image import Image
 
 
@@ -17,9 +18,14 @@ class FlatNames:
         self._of: Image | None = None
         self._names: dict[str, str] = {}
 
-    def like(self, name: str, image: Image) -> str | None:
-        """A topic of the image that the name collides with, if there is one."""
+    def require_none_like(self, name: str, image: Image) -> None:
+        """Raise INVALID_TOPIC_EXCEPTION where the name collides with another of the image."""
         if image is not self._of:
             self._names = {flat(other): other for other in image.topics}
             self._of = image
-        return self._names.get(flat(name))
+        other = self._names.get(flat(name), name)
+        if other != name:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"topic {name!r} collides with {other!r}: they differ only in '.' and '_'",
+            )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
+from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.logs.members import Members
 from lapse.metadata.image import Topic
 from lapse.metadata.partition_states import PartitionState, first_state
@@ -26,6 +27,24 @@ def first_states(
     draw = Draw(*(uuid.uuid4().int >> shift & 0xFFFF for shift in (0, 16)))
     placed = place(range(partitions), factor, members.able, draw, members.racks)
     return tuple(map(first_state, placed))
+
+
+def require_more(topic: Topic, count: int, assignments: Sized | None = None) -> None:
+    """Raise INVALID_PARTITIONS unless a topic has fewer partitions than `count`.
+
+    INVALID_REPLICA_ASSIGNMENT unless each new one is assigned, where somebody has chosen.
+    """
+    added = count - topic.partitions
+    if added <= 0:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"topic {topic.name} has {topic.partitions} partitions; {count} would not be more",
+        )
+    if assignments is not None and len(assignments) != added:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"topic {topic.name}: {len(assignments)} assignments, {added} new partitions",
+        )
 
 
 def more_states(

@@ -26,7 +26,7 @@ from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.flat_names import FlatNames
 from lapse.broker.logs.members import Members
 from lapse.broker.logs.partitions import Partitions
-from lapse.broker.logs.placing import first_states, more_states
+from lapse.broker.logs.placing import first_states, more_states, require_more
 from lapse.broker.logs.policy_switch import kept_policies, refuse_turning
 from lapse.broker.logs.purgatory import Purgatory
 from lapse.metadata.election import preferred, unclean
@@ -36,7 +36,14 @@ from lapse.metadata.partition_states import NO_LEADER, PartitionState, StateChan
 from lapse.metadata.policies import BROKER_POLICY, POLICY
 from lapse.metadata.reassignment import Wish, reassigned
 from lapse.metadata.settings import BrokerSettings, ReadOnly, check_changeable
-from lapse.metadata.store import ALL_BROKERS, OF_FILE, MetadataStore, TopicRecord, not_stored
+from lapse.metadata.store import (
+    ALL_BROKERS,
+    OF_FILE,
+    MetadataStore,
+    TopicRecord,
+    no_topic,
+    not_stored,
+)
 from lapse.metadata.tree import Conflict
 
 _log = logging.getLogger(__name__)
@@ -184,6 +191,7 @@ class Topics:
         return await self._changing.change(f"topic {new.name}", partial(self._make, new))
 
     async def _make(self, new: NewTopic) -> Topic:
+        self.flat_names.require_none_like(new.name, self.image)
         factor = new.replication_factor or self._config.default_replication_factor
         states = first_states(new.name, new.partitions, factor, new.assignments, self.members)
         record = TopicRecord(new.name, uuid.uuid4(), new.partitions, new.overrides, states)
@@ -301,10 +309,13 @@ class Topics:
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the partitions change all the time")
 
     async def delete(self, topic: Topic) -> None:
-        """Delete a topic; it is gone for clients when this returns."""
+        """Delete a topic; it is gone for clients when this returns. Raises UNKNOWN_TOPIC_ID."""
         await self._changing.change(f"topic {topic.name}", partial(self._delete_one, topic))
 
-    async def _delete_one(self, topic: Topic) -> None:
+    async def _delete_one(self, found: Topic) -> None:
+        topic = self.image.ids.get(found.topic_id)  # it may have grown, or be gone by now
+        if topic is None:
+            raise no_topic(found.topic_id)
         with self._refused(f"topic {topic.name}"):
             await self._disk.run(self._store.start_deletion, topic.topic_id)
             self.image = self.image.without((topic.topic_id,))
@@ -326,13 +337,14 @@ class Topics:
 
         `assignments`: who gets the new ones, where somebody has chosen.
 
-        Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS unless it has fewer, and
-        KAFKA_STORAGE_ERROR, and then it has as many as before.
+        Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS unless it has fewer,
+        INVALID_REPLICA_ASSIGNMENT unless all new ones are assigned, and KAFKA_STORAGE_ERROR, and
+        then it has as many as before.
         """
 
         async def grow() -> Topic:
             before = self._existing(name)
-            require_more(before, count)
+            require_more(before, count, assignments or None)
             states = more_states(before, count, assignments, self.members)
             topic = replace(before, partitions=count, states=states)
             with self._refused(f"topic {name}"):
@@ -560,15 +572,6 @@ class Topics:
 
 def _codes(answers: Mapping[TopicPartition, KafkaError | None]) -> dict[TopicPartition, ErrorCode]:
     return {tp: ErrorCode.NONE if e is None else e.code for tp, e in answers.items()}
-
-
-def require_more(topic: Topic, count: int) -> None:
-    """Raise INVALID_PARTITIONS unless a topic has fewer partitions than `count`."""
-    if count <= topic.partitions:
-        raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"topic {topic.name} has {topic.partitions} partitions; {count} would not be more",
-        )
 
 
 def _no_states(_: Sequence[StateChange]) -> None:

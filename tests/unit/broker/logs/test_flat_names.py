@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from lapse.base.config import topic_config
+from lapse.base.errors import KafkaError
 from lapse.broker.logs.flat_names import FlatNames
 from lapse.metadata.image import Image, Topic
 from tests.support.broker.counted import counted
@@ -16,9 +19,11 @@ def image_of(*names: str) -> Image:
 
 def test_what_collides() -> None:
     names, image = FlatNames(), image_of("a.b", "c")
-    assert names.like("a_b", image) == "a.b"
-    assert names.like("ab", image) is None
-    assert names.like("a_b", image_of("c")) is None
+    with pytest.raises(KafkaError, match=r"'a_b' collides with 'a\.b'"):
+        names.require_none_like("a_b", image)
+    for name in ("ab", "a.b"):  # a topic itself is no other
+        names.require_none_like(name, image)
+    names.require_none_like("a_b", image_of("c"))
 
 
 def test_the_topics_are_looked_through_once() -> None:
@@ -26,5 +31,5 @@ def test_the_topics_are_looked_through_once() -> None:
     image, looks = counted(image_of("a.b", "c"))
     names = FlatNames()
     for n in range(20):
-        names.like(f"new-{n}", image)
+        names.require_none_like(f"new-{n}", image)
     assert looks() == 1

@@ -310,6 +310,22 @@ async def test_delete_by_id_and_its_errors(node: Node, connection: BrokerConnect
     assert set(node.services.topics.image.topics) == {"b"}
 
 
+async def test_one_topic_by_its_name_and_by_its_id_is_named_twice(
+    node: Node, connection: BrokerConnection
+) -> None:
+    await create(node, "t")
+    [topic] = node.services.topics.image.topics.values()
+    requested = (
+        DeleteTopicState(name="t"),
+        DeleteTopicState(topic_id=topic.topic_id),
+        DeleteTopicState(),
+    )
+    request = DeleteTopicsRequest(topics=requested, timeout_ms=1000)
+    answer = await connection.request(request, DeleteTopicsResponse)
+    assert [r.error_code for r in answer.responses] == 3 * [ErrorCode.INVALID_REQUEST]
+    assert "t" in node.services.topics.image.topics
+
+
 async def test_a_deletion_cut_short_is_finished_at_the_next_start(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await create(node, "t", 2)
