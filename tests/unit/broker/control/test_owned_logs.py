@@ -78,7 +78,7 @@ async def test_a_commit_takes_breaks_for_the_event_loop(tmp_path: Path) -> None:
         groups = sum(len(receipt.groups) for receipt in receipts)
         breaks.clear()
         assert [result.error for result in owner.commit(receipts)] == [None, None]
-        steps_of_logs, steps_of_groups = 5, 2
+        steps_of_logs, steps_of_groups = 5, 7  # of which four are between renames
         assert len(breaks) == steps_of_logs * len(receipts) + steps_of_groups * groups
 
 

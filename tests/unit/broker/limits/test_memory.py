@@ -164,8 +164,11 @@ async def test_frames_in_part_have_a_bound_of_their_own(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("quick")
-async def test_those_of_which_nothing_comes_are_given_up_together() -> None:
+async def test_those_of_which_nothing_comes_are_given_up_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """But not one that waits: it may not be heard."""
+    monkeypatch.setattr(memory, "URGENT_SECONDS_MAX", 60.0)  # this is not about one that is slow
     room = RequestBytes(1000)
     silent = [Peer(room, 500) for _ in range(3)]
     for peer in silent:
