@@ -180,6 +180,8 @@ _NO_OTHER_WRITERS = 0o022
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; errors meant for people become one line."""
     is_ours = argv is None  # the process, and not only a call in somebody else's
+    if is_ours:
+        _open_what_is_closed()
     argv = list(sys.argv[1:] if argv is None else argv)
     only = argv[0] if argv and argv[0] in COMMANDS else None
     try:
@@ -206,6 +208,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         mistake = LapseError("this is a mistake in Lapse: please report it with the lines above")
         return _say(mistake, ENVIRONMENT)  # which no script takes for a finding
     return code
+
+
+def _open_what_is_closed() -> None:
+    """Have those of descriptors 0 to 2 lead nowhere that the process was started without (`2>&-`).
+
+    The next file that is opened would get the number, and in it what a library or a child prints;
+    and what is printed to a stream that is None goes to standard output. Standard input stays
+    None: who is to read from it says that there is none.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # it gets the least number that is free
+            os.set_inheritable(opened, True)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            stream = open(  # noqa: SIM115  (for as long as the process runs)
+                number, "w", encoding="utf-8", errors="backslashreplace", closefd=False
+            )
+            setattr(sys, name, stream)
 
 
 def _parsed(argv: Sequence[str], only: str | None, *, is_ours: bool) -> argparse.Namespace:

@@ -81,7 +81,8 @@ def progress_bar(title: str, clock: Clock) -> Iterator[OnProgress]:
 
     def update(progress: RoundProgress) -> None:
         nonlocal shown
-        if not shown and sys.stderr.isatty() and clock.monotonic() - started > SHOW_AFTER_SECONDS:
+        is_long = clock.monotonic() - started > SHOW_AFTER_SECONDS
+        if not shown and is_long and is_terminal(sys.stderr):
             bar.start()
             shown = True
         bar.update(task, completed=progress.bytes_done, total=progress.bytes_total)

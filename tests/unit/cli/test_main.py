@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -116,3 +117,33 @@ def test_a_missing_directory_is_the_environments_fault(
 ) -> None:
     assert main(["plan", str(tmp_path / "nowhere")]) == 3
     assert "no such" in capsys.readouterr().err.lower()
+
+
+def without(number: int, *command: str) -> subprocess.CompletedProcess[str]:
+    """What became of a command that was started with one of descriptors 0 to 2 closed."""
+    words = f"exec {shlex.join(command)} {number}>&-"
+    return subprocess.run(["sh", "-c", words], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_no_file_gets_the_place_of_a_stream_that_is_closed(number: int) -> None:
+    """Nor does a child's: what is opened there leads nowhere, and children have it too."""
+    code = """
+import os
+import sys
+from lapse.cli.main import main
+number, sys.argv = int(sys.argv[1]), ["lapse", "topic", "--help"]
+try:
+    main()
+except SystemExit:
+    is_nowhere = os.path.sameopenfile(number, os.open(os.devnull, os.O_RDWR))
+    found = is_nowhere, os.get_inheritable(number), None in {sys.stdout, sys.stderr}
+    sys.exit(0 if found == (True, True, False) else 7)
+"""
+    assert without(number, sys.executable, "-c", code, str(number)).returncode == 0
+
+
+def test_errors_are_never_printed_on_standard_output(tmp_path: Path) -> None:
+    words = ["-m", "lapse.cli.main", "plan", str(tmp_path / "nowhere")]
+    done = without(2, sys.executable, *words)
+    assert (done.returncode, done.stdout) == (3, "")

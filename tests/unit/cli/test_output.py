@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from lapse.cli.output import count_bar
+from lapse.cli.output import count_bar, progress_bar
+from lapse.lifecycle.round.progress import Progress
 from lapse.testing.clock import ManualClock
 from tests.support.cli.terminal import at_terminal
 
@@ -39,3 +40,11 @@ def test_elsewhere_nothing_is_shown(
         clock.advance(3000)
         on_count("writing the table", 5, 12)
     assert capsys.readouterr().err == ""
+
+
+def test_a_process_without_standard_error_is_shown_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr("sys.stderr", None)
+    with progress_bar("cleaning", clock) as on_progress:
+        clock.advance(3000)
+        on_progress(Progress(5, 12))
