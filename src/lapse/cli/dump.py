@@ -75,8 +75,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit 0, or 1 if something could not be read to its end."""
-    if not args.path.exists():
-        raise LapseError(f"{args.path}: no such file or directory")
     problems: list[CorruptData] = []
 
     def report(problem: CorruptData) -> None:
@@ -86,6 +84,8 @@ def run(args: argparse.Namespace) -> int:
 
     show = _as_json if args.json else _as_text
     try:
+        if not args.path.exists():
+            raise LapseError(f"{args.path}: no such file or directory")
         for line in (_state if args.state else _files)(args, report):
             sys.stdout.write(show(line))
     except BrokenPipeError:

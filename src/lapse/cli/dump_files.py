@@ -16,9 +16,10 @@ import msgspec
 
 from lapse.base.decoding import from_json
 from lapse.base.errors import NOT_JSON, CorruptData
-from lapse.cli.dump_log import Line, Report
+from lapse.cli.dump_log import Line, Report, name_text
 from lapse.log import append_times, checkpoints, summary
 from lapse.log.producers import Producer, Producers
+from lapse.log.segment import base_offset_of
 
 _TXN_ENTRY = ("version", "pid", "first", "last", "lso")
 
@@ -36,7 +37,7 @@ def dump_side_file(path: Path, name: str, report: Report) -> Line:
     data = path.read_bytes()
     line: Line = {
         "type": "file",
-        "name": name,
+        "name": name_text(name),
         "size": len(data),
         "sha256": hashlib.sha256(data).hexdigest(),
     }
@@ -56,33 +57,36 @@ def dump_side_file(path: Path, name: str, report: Report) -> Line:
 
 
 def _offset_index(path: Path, data: bytes, report: Report) -> Line:
-    base = int(path.stem)
-    return _table(path, data, report, ">ii", lambda entry: [base + entry[0], entry[1]])
+    return _table(path, data, report, ">ii", lambda base, entry: [base + entry[0], entry[1]])
 
 
 def _time_index(path: Path, data: bytes, report: Report) -> Line:
-    base = int(path.stem)
-    return _table(path, data, report, ">qi", lambda entry: [entry[0], base + entry[1]])
+    return _table(path, data, report, ">qi", lambda base, entry: [entry[0], base + entry[1]])
 
 
 def _txn_index(path: Path, data: bytes, report: Report) -> Line:
     return _table(
-        path, data, report, ">hqqqq", lambda entry: dict(zip(_TXN_ENTRY, entry, strict=True))
+        path, data, report, ">hqqqq", lambda _, entry: dict(zip(_TXN_ENTRY, entry, strict=True))
     )
 
 
 def _table(
-    path: Path, data: bytes, report: Report, layout: str, shown: Callable[[Any], Any]
+    path: Path, data: bytes, report: Report, layout: str, shown: Callable[[int, Any], Any]
 ) -> Line:
-    """Entries of equal size; the zeros after them, where Kafka allocated ahead, only counted."""
-    if not path.stem.isdigit():
+    """Entries of equal size, each shown by the offset that the file's name begins with.
+
+    The zeros after them, where Kafka allocated ahead, are only counted.
+    """
+    base = base_offset_of(path.name)
+    if base is None:
         return {}
     width = struct.calcsize(layout)
     whole = len(data) // width * width
     if whole < len(data):
         report(CorruptData(str(path), whole, "entry cut off"))
     used = -(-len(data[:whole].rstrip(b"\0")) // width) * width
-    line: Line = {"entries": [shown(entry) for entry in struct.iter_unpack(layout, data[:used])]}
+    entries = struct.iter_unpack(layout, data[:used])
+    line: Line = {"entries": [shown(base, entry) for entry in entries]}
     if used < whole:
         line["padding_bytes"] = whole - used
     return line

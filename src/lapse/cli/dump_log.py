@@ -7,6 +7,7 @@ A v0 or v1 message is a batch of its own; a wrapper's records are the messages i
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +133,11 @@ def dump_log(path: Path, options: DumpOptions) -> Iterator[Line]:
             yield from _records_lines(path, batch, options)
 
 
+def name_text(name: str) -> str:
+    """A file's name; bytes of it that are not UTF-8, which no JSON can hold, as escapes."""
+    return os.fsencode(name).decode(errors="backslashreplace")
+
+
 def _records_lines(path: Path, batch: ReadBatch, options: DumpOptions) -> Iterator[Line]:
     is_control = bool(int(batch.row["attributes"]) & CONTROL)
     for i, record in enumerate(batch.records):
@@ -159,7 +165,7 @@ def _batch(path: Path, batch: ReadBatch) -> Line:
     base_offset = int(row["base_offset"])
     line: Line = {
         "type": "batch",
-        "file": path.name,
+        "file": name_text(path.name),
         "pos": int(row["position"]),
         "size": int(row["size"]),
         "magic": int(row["magic"]),

@@ -125,14 +125,19 @@ def chosen_partitions(
     return wanted
 
 
-def partitions_in(logdir: Path) -> list[TopicPartition]:
-    """The logs of a data directory; raises StorageError where there is no such directory."""
+def require_directory(path: Path) -> None:
+    """Raise StorageError where there is no such directory, or nobody can say, as of a long name."""
     try:
-        is_there = logdir.is_dir()
+        is_there = path.is_dir()
     except OSError as e:
         raise unreadable(e) from e
     if not is_there:
-        raise StorageError(f"{logdir}: no such directory")
+        raise StorageError(f"{path}: no such directory")
+
+
+def partitions_in(logdir: Path) -> list[TopicPartition]:
+    """The logs of a data directory; raises StorageError where there is no such directory."""
+    require_directory(logdir)
     return [p for p in list_partitions(logdir) if str(p) != METADATA_FOLDER]
 
 

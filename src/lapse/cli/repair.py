@@ -48,7 +48,7 @@ from lapse.cli import options
 from lapse.cli.tables import show_table
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
-from lapse.log.repair import Choice, Finding, decide, look
+from lapse.log.repair import Choice, Finding, decide, look, require_logs
 from lapse.metadata import sqlite
 
 _DONE, _FINDING = 0, 1
@@ -120,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
     """Look, decide what the options allow, and print a line for each finding."""
     options.partitions_in(args.logdir)  # refuses what is no directory
     wanted = [options.partition(name) for name in args.partition]
+    if wanted:
+        require_logs(args.logdir, wanted)
     chosen = {choice for choice in Choice if getattr(args, choice.replace("-", "_"))}
     lines = _of_metadata(args)
     if not chosen or args.dry_run:

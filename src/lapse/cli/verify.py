@@ -107,8 +107,7 @@ def logs_of(
 ) -> tuple[list[tuple[str, Sides]], list[tuple[str, Path]]]:
     """(name, its directory on each side) of each log to check, and what is not on all sides."""
     for side in sides:
-        if not side.is_dir():
-            raise StorageError(f"{side}: no such directory")
+        options.require_directory(side)
     single = [_is_partition(side) for side in sides]
     if any(single):
         if not all(single):

@@ -112,6 +112,18 @@ def look(
     return found
 
 
+def require_logs(log_dir: Path, partitions: Sequence[TopicPartition]) -> None:
+    """Raise StorageError for one that is neither there nor remembered: a name that is mistyped.
+
+    Nothing would be found wrong with it, as with a log that is in order.
+    """
+    roster = believed_roster(log_dir)
+    there = {*list_partitions(log_dir), *(() if roster is None else roster.partitions)}
+    for partition in partitions:
+        if partition not in there:
+            raise StorageError(f"{log_dir}: holds no log {partition}")
+
+
 def _of_many(finding: Finding, expected: Expected) -> Finding:
     return replace(
         finding, choice=Choice.FETCH_ANEW, alone=finding.choice, is_decided=expected.fetch_anew

@@ -164,6 +164,28 @@ def test_side_files(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (plain["size"], plain["sha256"]) == (4, hashlib.sha256(b"0\n0\n").hexdigest())
 
 
+@pytest.mark.parametrize("name", ["old.index", "x.timeindex", "2.txnindex", "\u00b2.index"])
+def test_an_index_of_no_offset_is_a_file_like_any(
+    segment: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    segment.with_name(name).write_bytes(bytes(range(24)))
+    lines, err = dump(capsys, segment.parent, "--no-records")
+    [shown] = [line for line in lines if line.get("name") == name]
+    assert (shown["size"], "entries" in shown, err) == (24, False, "")
+
+
+def test_names_that_are_not_utf_8_are_shown_escaped(
+    segment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (b"caf\xe9", b"caf\xe9.log"):
+        segment.with_name(os.fsdecode(name)).write_bytes(TWO)
+    lines, _ = dump(capsys, segment.parent, "--no-records")
+    assert "caf\\xe9.log" in {line.get("file") for line in lines}
+    assert "caf\\xe9" in {line.get("name") for line in lines}
+    assert main(["dump", str(segment.parent)]) == 0
+    assert "name=caf\\xe9 " in capsys.readouterr().out
+
+
 def test_text_files_and_summaries(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = segment.parent
     (directory / "leader-epoch-checkpoint").write_bytes(b"0\n2\n0 0\n3 9\n")
@@ -379,6 +401,14 @@ def test_what_vanishes_meanwhile_is_not_there(
 def test_no_such_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, err = dump(capsys, tmp_path / "nothing", code=3)
     assert "nothing: no such file or directory" in err
+
+
+def test_a_name_that_no_file_system_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / ("n" * 300)
+    _, err = dump(capsys, path, code=3)
+    assert err == f"lapse: reading {path}: File name too long\n"
 
 
 def test_an_empty_log(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -208,6 +208,26 @@ def test_what_is_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["repair", str(tmp_path), "--partition", "x"]) == 2
 
 
+@pytest.mark.parametrize("choices", [(), ("--accept-hole",), ("--accept-metadata",)])
+def test_a_log_that_is_neither_there_nor_remembered_is_refused(
+    log: PartitionLog, capsys: pytest.CaptureFixture[str], choices: tuple[str, ...]
+) -> None:
+    """Who mistypes a name is not told that nothing is missing of it."""
+    words = ["repair", str(log.dir.parent), "--partition", str(TP), "--partition", "typo-0"]
+    capsys.readouterr()
+    assert main([*words, *choices]) == 3
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"lapse: {log.dir.parent}: holds no log typo-0\n")
+
+
+def test_a_log_that_is_only_remembered_may_be_named(
+    log: PartitionLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(log.dir)
+    code, [told] = repair(log, capsys, "--partition", str(TP))
+    assert (code, told["choice"]) == (1, "accept-empty")
+
+
 def test_damaged_metadata_is_named_and_accepted_by_a_person_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

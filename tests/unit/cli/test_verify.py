@@ -101,6 +101,8 @@ def test_a_finding_ends_it_with_1(
         ("before/a-0", "after/a-0", ("--partition", "a-0"), 2),
         ("before", "after", ("--partition", "none-7"), 3),
         ("before", "nowhere", (), 3),
+        ("before", "n" * 300, (), 3),
+        ("n" * 300, "after", (), 3),
         ("before", "after", ("-c", "no.such.setting=1"), 2),
     ],
 )
