@@ -49,6 +49,7 @@ from lapse.lifecycle.erase.drive import Erasure, Look, Places, Target, given, ne
 from lapse.lifecycle.erase.order import (
     FORMAT,
     Order,
+    counts_from_now,
     load_order,
     locked,
     parse_deadline,
@@ -280,7 +281,9 @@ def _order(
     require_same(before, keys, args.order)
     if before.deadline_ms is None:
         return replace(before, deadline_ms=deadline_ms)
-    if deadline_ms != before.deadline_ms and "-" in (args.deadline or ""):
+    if args.deadline is None or counts_from_now(args.deadline):
+        return before
+    if deadline_ms != before.deadline_ms:
         raise ConfigError(f"--deadline {args.deadline}: {args.order} has another one")
     return before
 

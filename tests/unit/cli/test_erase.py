@@ -273,8 +273,11 @@ async def test_a_deadline_that_is_past_is_missed_even_if_all_is_gone(erase: Eras
     told = await erase(*words)
     row = told.rows[0]
     assert (told.code, row["verdict"], row["deadline"]) == (1, "never seen", "missed")
-    other = await erase(*words[:-1], "2021-01-01T00:00:00Z")
-    assert (other.code, "has another one" in other.err) == (2, True)
+    for text in ("2021-01-01T00:00:00Z", "20210101T000000Z"):
+        other = await erase(*words[:-1], text)
+        assert (other.code, "has another one" in other.err) == (2, True)
+    for text in ("20200101T000000Z", "30d"):  # the same, and what nobody could give again
+        assert (await erase(*words[:-1], text)).rows[0]["deadline_ms"] == row["deadline_ms"]
 
 
 def order_in(folder: Path) -> Order:

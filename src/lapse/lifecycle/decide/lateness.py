@@ -18,6 +18,7 @@ from lapse.lifecycle.decide.promises import (
     DELETED_IS_GONE,
     EXPIRED_IS_GONE,
     MARKER_IS_GONE,
+    SLACK_MS,
     SUPERSEDED_IS_GONE,
     TOMBSTONE_IS_GONE,
     bounds_of,
@@ -101,7 +102,9 @@ def _deadlines(decision: Decision) -> Iterator[Deadline]:
         # It passes once the round that stamped it lies delete.retention.ms back (L3).
         waits = [s.may_pass_ms for s in info.stamps if s.horizon_ms <= horizon_ms]
         passed_ms = max([horizon_ms, *waits])
-        yield Deadline(after_ms(passed_ms, tombstone_ms - config.delete_retention_ms), TOMBSTONE)
+        # What is left of the promise, added up anew: its sum may have ended at "for ever".
+        rest_ms = (config.removal_lag_ms, SLACK_MS, config.file_delete_delay_ms)
+        yield Deadline(after_ms(passed_ms, *rest_ms), TOMBSTONE)
     half_ms = config.removal_lag_ms // 2  # both are due half-way into their lag
     if decision.tombstones_due_ms is not None:
         yield Deadline(after_ms(decision.tombstones_due_ms, tombstone_ms - half_ms), TOMBSTONE)

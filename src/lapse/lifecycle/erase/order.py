@@ -299,6 +299,11 @@ def what_is_left(counts: Mapping[int, Count], spec: SearchSpec, verdict: Verdict
 # --- time -----------------------------------------------------------------------------------------
 
 
+def counts_from_now(deadline: str) -> bool:
+    """Whether a deadline is one such as 30d, which is another moment whenever it is read."""
+    return _AGE.fullmatch(deadline) is not None
+
+
 def parse_deadline(text: str, now_ms: int) -> int:
     """Milliseconds since 1970 of a time with a zone, or of a time from now on such as 30d."""
     age = _AGE.fullmatch(text)

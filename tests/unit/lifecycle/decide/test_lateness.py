@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lapse.base.config import LONG_MAX
 from lapse.lifecycle.decide.horizon import Stamp
 from lapse.lifecycle.decide.lateness import (
     deadlines_of,
@@ -57,6 +58,18 @@ def test_tombstones_count_from_when_their_horizon_passes() -> None:
     assert found == (NOW + 200 + 70 + SLACK_MS + 20, "tombstone")
     later = (*ours(facts), Stamp(NOW - 200, NOW + 100, NOW, end_offset=10))
     assert first_deadline(decided(facts, stamps=later)) == first_deadline(decided(facts))
+
+
+@pytest.mark.parametrize("retention_ms", [LONG_MAX, LONG_MAX - 1])
+@pytest.mark.parametrize("lag_ms", [-1, 70])
+def test_tombstones_that_stay_for_ever_from_now_on(retention_ms: int, lag_ms: int) -> None:
+    """A round has stamped them before; what is due by then does not hang on how long that was."""
+    facts = log([segment(0, horizon_earliest_ms=NOW - 2 * DAY, horizon_bytes=30), segment(10)],
+                cleaner_checkpoint=20)  # fmt: skip
+    settings = {"delete_retention_ms": retention_ms, "lapse_tombstone_removal_max_lag_ms": lag_ms}
+    found = first_deadline(decided(facts, **settings))
+    by_ms = LONG_MAX if lag_ms < 0 else NOW - 2 * DAY + 70 + SLACK_MS + 20
+    assert found == (by_ms, "tombstone")
 
 
 def test_tombstones_that_nobody_stamped_and_markers_that_are_spent() -> None:

@@ -18,6 +18,7 @@ from lapse.lifecycle.erase.order import (
     Left,
     Order,
     TopicOrder,
+    counts_from_now,
     load_order,
     locked,
     parse_deadline,
@@ -277,6 +278,15 @@ def test_keys_that_were_never_seen_are_remembered_as_such() -> None:
 )
 def test_deadlines(text: str, ms: int) -> None:
     assert parse_deadline(text, NOW) == ms
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [("30d", True), ("2030-01-01T00:00:00Z", False), ("20300101T000000Z", False)],
+)
+def test_which_deadlines_are_another_moment_each_time(text: str, counts: bool) -> None:
+    assert counts_from_now(text) == counts
+    assert (parse_deadline(text, NOW) != parse_deadline(text, NOW + 1)) == counts
 
 
 @pytest.mark.parametrize(
