@@ -90,6 +90,13 @@ class Setting:
         return self.parse(str(value * factor)) if factor != 1 and value > 0 else value
 
 
+def _as_kafka(number: str) -> str:
+    """Raises ValueError for `1_000`: a number to Python, and none to Kafka."""
+    if "_" in number:
+        raise ValueError(number)
+    return number
+
+
 def whole(least: int, greatest: int = LONG_MAX) -> Form:
     """A whole number in [least, greatest]."""
 
@@ -98,7 +105,7 @@ def whole(least: int, greatest: int = LONG_MAX) -> Form:
             "" if greatest == LONG_MAX else f" to {greatest}"
         )
         try:
-            value = int(text)
+            value = int(_as_kafka(text))
         except ValueError:
             raise ValueError(allowed) from None
         if not least <= value <= greatest:
@@ -113,7 +120,7 @@ def _decimal(allowed: str, is_allowed: Callable[[float], bool]) -> Form:
 
     def parse(text: str) -> float:
         try:
-            value = float(text)
+            value = float(_as_kafka(text))
         except ValueError:
             raise ValueError(allowed) from None
         if not is_allowed(value):

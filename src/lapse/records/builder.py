@@ -88,9 +88,14 @@ def _field(data: bytes | None) -> bytes:
     return varint(-1) if data is None else varint(len(data)) + data
 
 
+def _wrapped(delta: int) -> int:
+    """Within 64 bits, as Java's long: times may lie further apart, and readers wrap them back."""
+    return (delta + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
 def _record(record: NewRecord, offset_delta: int, base_timestamp: int) -> bytes:
     attributes = b"%c" % (RECORD_TOMBSTONE * record.tombstone)
-    body = attributes + varint(record.timestamp - base_timestamp) + varint(offset_delta)
+    body = attributes + varint(_wrapped(record.timestamp - base_timestamp)) + varint(offset_delta)
     body += _field(record.key) + _field(record.value) + varint(len(record.headers))
     for name, value in record.headers:
         body += _field(name.encode()) + _field(value)

@@ -74,6 +74,19 @@ def test_what_producers_number_as_they_like(
     ]
 
 
+LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
+
+
+@pytest.mark.parametrize("times", [(LEAST, GREATEST), (GREATEST, LEAST), (GREATEST, -1, 0)])
+def test_times_further_apart_than_a_long_says(times: tuple[int, ...]) -> None:
+    """Their differences wrap within 64 bits, as Java's, and readers wrap them back."""
+    sent = build_messages(
+        [Message(n, ms, b"k", b"v") for n, ms in enumerate(times)], MessageSpec(1)
+    )
+    up = to_batch(sent, scan_batches(sent, "t"), "t")
+    assert [r.timestamp for r in records_of(up, one(up), "t")] == [*times]
+
+
 @pytest.mark.parametrize(
     ("data", "word"),
     [
