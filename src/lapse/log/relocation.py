@@ -20,7 +20,7 @@ import logging
 import os
 import uuid
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -248,11 +248,21 @@ def _names_in(folder: Path) -> list[str]:
     return sorted(kept, key=order)
 
 
-def relocate(copy: Copy, source: LogDirectory, target: LogDirectory, fs: Fs) -> bool:
+def relocate(
+    copy: Copy,
+    source: LogDirectory,
+    target: LogDirectory,
+    fs: Fs,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> bool:
     """Have the log go on in the other directory; who appends waits for the rest of the copy.
 
-    False: it was cut meanwhile, and much must be brought again. Raises StorageError, KafkaError: it
-    goes on where it was then, or is offline.
+    `goes_on` is asked last, when no commit is under way: that may have been waited for long, and
+    after it nothing holds the move back. What it raises is raised.
+
+    False: nothing has changed. It is not to go on there, is there already, or was cut meanwhile,
+    and much must be brought again. Raises StorageError, KafkaError: it goes on where it was then,
+    or is offline.
     """
     log = copy.log
     partition, place = log.partition, target.path / str(log.partition)
@@ -266,7 +276,9 @@ def relocate(copy: Copy, source: LogDirectory, target: LogDirectory, fs: Fs) -> 
         fs.fsync_dir(target.path)
 
     with log.committing:
-        if not copy.is_ready():
+        if log.dir == place:  # that directory would take it in, and then let it go
+            return False
+        if not copy.is_ready() or not goes_on():
             return False
         try:
             log.go_on_in(place, target.era, bring)

@@ -372,6 +372,45 @@ def test_one_that_is_cut_while_it_is_read_is_brought_again(tmp_path: Path) -> No
     disks.close()
 
 
+# --- what has come between ------------------------------------------------------------------------
+
+
+def test_one_that_is_there_already_stays_in_its_directory(disks: Disks) -> None:
+    """Of the same directory both ends of a move would be one: it took the log in, and let it go."""
+    log = disks.log
+    fill(log)
+    disks.move()
+    before = all_of(log)
+    copy = disks.copy()
+    while copy.bring_some():
+        pass
+    assert not relocate(copy, disks.new, disks.new, disks.fs)
+    copy.remove()
+    assert disks.new.logs == {TP: log}
+    assert [path.name for path in disks.new.path.glob(f"{TP}*")] == [str(TP)]
+    assert all_of(log) == before
+    append(log, batch())
+
+
+def test_it_is_asked_whether_it_goes_on_once_no_commit_can_hold_it_up(disks: Disks) -> None:
+    log = disks.log
+    fill(log)
+    asked = []
+
+    def is_called_off() -> bool:
+        asked.append(log.committing.locked())
+        return False
+
+    copy = disks.copy()
+    while copy.bring_some():
+        pass
+    assert not relocate(copy, disks.old, disks.new, disks.fs, is_called_off)
+    assert asked == [True]
+    assert (log.dir.parent, disks.old.logs, disks.new.logs) == (disks.old.path, {TP: log}, {})
+    append(log, batch())
+    assert relocate(copy, disks.old, disks.new, disks.fs, lambda: True)
+
+
 # --- what goes wrong ------------------------------------------------------------------------------
 
 

@@ -69,6 +69,7 @@ class Moves:
         self._moves: dict[TopicPartition, Move] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
+        self._going: PartitionLog | None = None  # in the last step of its move: nothing stops that
         self._is_closing = False
 
     @property
@@ -96,12 +97,12 @@ class Moves:
             if len(self._partitions.preferred) < PREFERRED_MAX:
                 self._partitions.preferred[partition] = target.path
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition} is not here")
-        now = self._moves.get(partition)
+        log, now = self._partitions.get(partition), self._moves.get(partition)
         if now is not None and now.target is target:
             return
-        log = self._partitions.get(partition)
         self._give_up(partition)
-        if log.dir.parent == target.path:
+        # One that leaves just now comes back. In this order: if it has left, `dir` says so.
+        if self._going is not log and log.dir.parent == target.path:
             return
         if len(folder_name(partition, "", FUTURE)) + 32 > NAME_BYTES_MAX:
             raise KafkaError(
@@ -170,7 +171,7 @@ class Moves:
             del self._moves[partition]
 
     async def _moved(self, move: Move) -> bool:
-        """Whether it is there; False where it was given up."""
+        """Whether it has gone there; False where it was given up, or there before."""
         if not self._goes_on(move):
             return False
         partition, fs = move.log.partition, self._env.fs
@@ -189,11 +190,19 @@ class Moves:
     def _relocate(self, move: Move) -> bool:
         """In a worker thread."""
         assert move.copy is not None
+
+        def goes_on() -> bool:
+            self._going = move.log  # first: who gives the move up sees this, or is seen here
+            return self._goes_on(move)
+
         with self._partitions.relocating:
             if not self._goes_on(move):
                 return False
             source = self._partitions.directory_of(move.log.partition)
-            return relocate(move.copy, source, move.target, self._env.fs)
+            try:
+                return relocate(move.copy, source, move.target, self._env.fs, goes_on)
+            finally:
+                self._going = None
 
     async def _bring(self, move: Move) -> None:
         """All there is just now, but for what comes meanwhile."""
@@ -211,7 +220,10 @@ class Moves:
                 return
 
     def _goes_on(self, move: Move) -> bool:
-        """Raises KafkaError where the log is there no more, or offline."""
+        """Whether it is still to move, and is not there already.
+
+        Raises KafkaError where the log is there no more, or offline.
+        """
         if move.is_given_up:
             return False
         log = self._partitions.get(move.log.partition)
@@ -221,4 +233,4 @@ class Moves:
             )
         if move.target not in self._partitions.directories:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{move.target.path} is offline")
-        return True
+        return log.dir.parent != move.target.path  # where a move that was given up brought it
