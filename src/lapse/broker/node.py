@@ -237,6 +237,7 @@ class Node:
         self._running.push_async_callback(topics.asking.close)
         moves = Moves(partitions, disk, self._env, self._quota_of_moves(topics))
         self._running.push_async_callback(moves.close)
+        topics.when_deleted.append(moves.topic_deleted)
         moves.start(partitions.cut_short)
         parts = Parts(partitions, disk, self._env.clock, purgatory, replicas)
         groups = GroupCoordinator(topics, parts, settings_of(self._config))

@@ -29,6 +29,7 @@ from lapse.log.env import LogEnv
 from lapse.log.folders import FUTURE, NAME_BYTES_MAX, folder_name
 from lapse.log.partition_log import PartitionLog
 from lapse.log.relocation import PIECE_BYTES, Copy, relocate
+from lapse.metadata.image import Topic
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Move:
     target: LogDirectory
     copy: Copy | None = None
     is_given_up: bool = False
+    task: asyncio.Task[None] | None = None
 
     @property
     def size(self) -> int:
@@ -98,7 +100,7 @@ class Moves:
                 self._partitions.preferred[partition] = target.path
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition} is not here")
         log, now = self._partitions.get(partition), self._moves.get(partition)
-        if now is not None and now.target is target:
+        if now is not None and now.target is target and now.log is log:
             return
         self._give_up(partition)
         # One that leaves just now comes back. In this order: if it has left, `dir` says so.
@@ -118,6 +120,17 @@ class Moves:
                 f"{partition}: {target.path} has {free} bytes free; it needs {log.size_bytes}",
             )
         self._begin(partition, target)
+
+    def topic_deleted(self, topic: Topic) -> None:
+        """End those of its logs: their turn may come in hours, and they hold files that are gone.
+
+        What was begun for a topic made anew by that name goes on.
+        """
+        for number in range(topic.partitions):
+            partition = TopicPartition(topic.name, number)
+            move = self._moves.get(partition)
+            if move is not None and not self._partitions.hosts(move.log):
+                self._give_up(partition)
 
     async def close(self) -> None:
         """End them all; what there is begins anew at the next start."""
@@ -141,15 +154,18 @@ class Moves:
         self._give_up(partition)  # another one, that was asked for just now
         move = Move(self._partitions.get(partition), target)
         self._moves[partition] = move
-        task = asyncio.get_running_loop().create_task(self._run(move))
+        move.task = task = asyncio.get_running_loop().create_task(self._run(move))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def _give_up(self, partition: TopicPartition) -> None:
         """It ends soon, unless the log goes on there just now."""
         move = self._moves.pop(partition, None)
-        if move is not None:
-            move.is_given_up = True
+        if move is None:
+            return
+        move.is_given_up = True
+        if move.copy is None and move.task is not None:  # it waits for its turn
+            move.task.cancel()
 
     async def _run(self, move: Move) -> None:
         partition, path = move.log.partition, move.target.path

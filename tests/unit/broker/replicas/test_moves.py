@@ -1,4 +1,4 @@
-"""Moves that are called off, or asked for again, whenever that comes."""
+"""Moves that are called off, asked for again, or whose topic is deleted, whenever that comes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import TracebackType
 
 import pytest
 
+from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.log.checkpoints import CLEAN_SHUTDOWN
 from lapse.log.folders import FUTURE
@@ -16,6 +17,8 @@ from lapse.log.partition_log import PartitionLog
 from lapse.log.relocation import Copy
 from tests.support.broker.running import batch_of, connect, create, produce, running_node, until
 from tests.unit.broker.api.test_alter_replica_log_dirs import TP, elsewhere, settings, where
+
+OTHER = TopicPartition("other", 0)
 
 
 @pytest.fixture
@@ -160,3 +163,72 @@ async def test_one_that_is_asked_for_again_late_is_there_and_closed_in_order(
     await node.stop()
     assert (target / CLEAN_SHUTDOWN).exists()
     assert (log.recovery_point, log.is_closed) == (log.log_end_offset, True)
+
+
+@pytest.fixture
+async def queued(
+    node: Node, dirs: tuple[Path, Path], held: Held, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Where a log is to go once another one's move has ended, which is held up."""
+    await create(node, OTHER.topic, 1)
+    begin, target = Copy.begin, elsewhere(node, dirs)
+
+    def wait(copy: Copy) -> None:
+        if copy.log.partition == OTHER:
+            held.wait()
+        begin(copy)
+
+    monkeypatch.setattr(Copy, "begin", wait)
+    other_target = next(path for path in dirs if path != where(node, OTHER))
+    await node.services.moves.begin(OTHER, other_target)
+    await held.reached()
+    await node.services.moves.begin(TP, target)
+    return target
+
+
+def on_their_way(node: Node) -> list[TopicPartition]:
+    moves, directories = node.services.moves, node.services.partitions.directories
+    return [move.log.partition for one in directories for move in moves.to(one)]
+
+
+async def test_of_a_deleted_topic_no_move_waits_for_its_turn(
+    node: Node, dirs: tuple[Path, Path], held: Held, queued: Path
+) -> None:
+    """Nor is it shown, nor in the way of one for a topic made anew by that name."""
+    moves, topics = node.services.moves, node.services.topics
+    assert sorted(map(str, on_their_way(node))) == [str(OTHER), str(TP)]
+    await topics.delete(topics.image.topics["t"])
+    assert on_their_way(node) == [OTHER]
+    await until(lambda: len(moves._tasks) == 1)  # it would keep files open that are gone
+    await create(node, "t", 1)
+    target = elsewhere(node, dirs)
+    await moves.begin(TP, target)
+    await stopped(node, held)
+    require_whole(node, node.services.partitions.get(TP), target, dirs)
+
+
+async def test_a_log_that_was_made_anew_moves_where_the_one_before_was_to(
+    node: Node, dirs: tuple[Path, Path], held: Held, queued: Path
+) -> None:
+    """Nobody has told of the deletion yet."""
+    partitions, topic = node.services.partitions, node.services.topics.image.topics["t"]
+    before, source = partitions.get(TP), where(node)
+    partitions.remove(topic)
+    partitions.preferred[TP] = source
+    partitions.create(topic)
+    log = partitions.get(TP)
+    assert (log is before, where(node)) == (False, source)
+    await node.services.moves.begin(TP, queued)
+    await stopped(node, held)
+    require_whole(node, log, queued, dirs)
+
+
+async def test_what_was_begun_for_a_topic_made_anew_goes_on(
+    node: Node, dirs: tuple[Path, Path], held: Held, queued: Path
+) -> None:
+    """It is told late that the one before was deleted."""
+    partitions, topic = node.services.partitions, node.services.topics.image.topics["t"]
+    node.services.moves.topic_deleted(topic)
+    assert TP in on_their_way(node)
+    await stopped(node, held)
+    require_whole(node, partitions.get(TP), queued, dirs)
