@@ -235,10 +235,7 @@ class Node:
         # Again: when stopping, work under way ends before the store and the logs are closed.
         self._running.push_async_callback(disk.close)
         self._running.push_async_callback(topics.asking.close)
-        moves = Moves(partitions, disk, self._env, self._quota_of_moves(topics))
-        self._running.push_async_callback(moves.close)
-        topics.when_deleted.append(moves.topic_deleted)
-        moves.start(partitions.cut_short)
+        moves = self._start_moves(topics, partitions, disk)
         parts = Parts(partitions, disk, self._env.clock, purgatory, replicas)
         groups = GroupCoordinator(topics, parts, settings_of(self._config))
         self._running.push_async_callback(groups.close)
@@ -285,12 +282,18 @@ class Node:
         await remote.start()
         return remote
 
-    def _quota_of_moves(self, topics: Topics) -> CopyQuota:
+    def _start_moves(self, topics: Topics, partitions: Partitions, disk: DiskThreads) -> Moves:
+        """Between log directories; those that were cut short begin anew."""
         windows = Windows(
             self._config.alter_log_dirs_replication_quota_window_num,
             self._config.alter_log_dirs_replication_quota_window_size_seconds * 1000,
         )
-        return CopyQuota(BETWEEN_DIRECTORIES, windows, lambda: topics.settings)
+        quota = CopyQuota(BETWEEN_DIRECTORIES, windows, lambda: topics.settings)
+        moves = Moves(partitions, disk, self._env, quota)
+        self._running.push_async_callback(moves.close)
+        topics.when_deleted.append(moves.topic_deleted)
+        moves.start(partitions.cut_short)
+        return moves
 
     def _quota_windows(self) -> tuple[Windows, Windows]:
         """Of clients' rates, and of changes of topics."""
