@@ -135,19 +135,21 @@ def doubted(state: PartitionState, broker: int, end: LogEnd) -> PartitionState |
 
     It leaves the in-sync replicas to those that lost nothing. Where there are none, since all of
     them were killed or without power at once, the one that has most has all that is left: it alone
-    is in sync then. (In Kafka the one that is back first leads, and others forget what it lacks.)
+    is in sync then, and who is not leads nothing. (In Kafka the one that is back first leads, and
+    others forget what it lacks.)
     """
     known = _without(state.left_with, broker)
     if broker not in state.isr and known == state.left_with:
         return None  # it lacks something anyway
     others = tuple(b for b in state.isr if b != broker)
     after = left_with(state, broker, end)
-    if others:
-        after = with_isr(after, others)
-    elif (most := _with_most(after, broker)) != broker:
-        after = with_isr(after, (most,))
-    else:
+    isr = others or (_with_most(after, broker),)
+    if isr == (broker,):
         after = replace(state, left_with=known)
+    elif state.leader == broker:  # elected since it is registered: others would go by what it lacks
+        after = _led(after, NO_LEADER, isr)
+    else:
+        after = with_isr(after, isr)
     return None if after == state else after
 
 

@@ -80,11 +80,25 @@ SHORT, LONG = LogEnd(7, 10), LogEnd(7, 12)
 
 
 def test_who_may_have_lost_something_leaves_those_that_have_not() -> None:
-    one = doubted(state(), 1, LONG)
-    assert one == replace(state((2, 3)), left_with=(LeftWith(1, LONG),))
+    one = doubted(state(leader=2), 1, LONG)
+    assert one == replace(state((2, 3), leader=2), left_with=(LeftWith(1, LONG),))
     assert doubted(one, 1, LONG) is None
     assert doubted(state(isr=(1, 3)), 2, LONG) is None  # it lacks something anyway
     assert doubted(state(isr=(1,)), 1, SHORT) is None
+
+
+def test_who_may_have_lost_something_leads_only_where_nobody_has_more() -> None:
+    """It was elected once it was registered again, and before its logs were open."""
+    one = doubted(state(), 1, LONG)
+    assert one == replace(state((2, 3), NO_LEADER, 8), left_with=(LeftWith(1, LONG),))
+    led = settled(one, brokers(1, 2, 3))
+    assert led is not None
+    assert (led.leader, led.leader_epoch, led.isr) == (2, 9, (2, 3))
+    alone = replace(state((1,)), left_with=(LeftWith(2, LONG),))
+    after = doubted(alone, 1, SHORT)
+    assert after is not None
+    assert (after.leader, after.leader_epoch, after.isr) == (NO_LEADER, 8, (2,))
+    assert doubted(state((1,)), 1, LONG) is None
 
 
 @pytest.mark.parametrize("order", list(permutations((1, 2, 3))))
