@@ -289,7 +289,7 @@ def contents(world: World, tp: TopicPartition) -> set[bytes]:
 def test_all_that_is_promised_happens(tmp_path: Path) -> None:
     """Of two worlds, the same each time: else none of it would have to be true."""
     committed = rounds = deleted = 0
-    for seed in (900, 908):
+    for seed in (900, 901):
         path = tmp_path / str(seed)
         path.mkdir()
         _, history = live(path, seed)

@@ -4,7 +4,9 @@ What Kafka calls ReplicaFetcherThread.
 
 One connection, one request after the other; the leader holds a fetch for which it has nothing.
 Answers are carried out in a worker thread (`replication.follower`). A partition with an error is
-left out for a while, so that it holds no other one up.
+left out for a while, so that it holds no other one up. Before one is fetched it begins: then it
+says nothing of itself that is not true (L3), which may wait for the metadata store. It begins again
+after each cut, and where anything of it has changed; the others are fetched meanwhile.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ WhenTaken = Callable[[Collection[TopicPartition], Mapping[TopicPartition, int]],
 
 AT_ONCE_BYTES_MAX = 256 << 10  # appended in the event loop: checked and copied, no more
 AGAIN_SECONDS = 0.5  # after an error; as replica.fetch.backoff.ms, but sooner
+BEGIN_SECONDS = 0.1  # others wait so long for those that begin, to be fetched with them
 REFUSED_SECONDS = 10.0  # or it would use up the attempts of all that log in as it does
 _SESSION_IS_OVER = frozenset({
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -119,6 +122,9 @@ class Fetcher:
         self._partitions, self._config = partitions, config
         self._followed: dict[TopicPartition, Followed] = {}
         self._begun: dict[TopicPartition, Followed] = {}
+        self._beginning: dict[TopicPartition, Followed] = {}
+        self._begin_task: asyncio.Task[None] | None = None
+        self._cut: set[TopicPartition] = set()  # or perhaps: these begin again
         self._asked: dict[TopicPartition, _Asked] = {}
         self._not_before: dict[TopicPartition, float] = {}
         self._unproven: dict[TopicPartition, LastBatch] = {}
@@ -136,6 +142,8 @@ class Fetcher:
     def follow(self, followed: Mapping[TopicPartition, Followed]) -> None:
         """Follow these from now on, and no others."""
         if followed != self._followed:
+            self._begun = _unchanged(self._begun, followed)
+            self._beginning = _unchanged(self._beginning, followed)
             self._followed = dict(followed)
             self._not_before.clear()
             self._changed.set()
@@ -165,6 +173,9 @@ class Fetcher:
                     await asyncio.sleep(AGAIN_SECONDS)
         finally:
             self._hang_up()
+            if self._begin_task is not None:
+                self._begin_task.cancel()
+                await asyncio.gather(self._begin_task, return_exceptions=True)
 
     def _hang_up(self) -> None:
         self._session.begin_anew()
@@ -195,10 +206,7 @@ class Fetcher:
             pass
 
     async def _fetch(self, due: Mapping[TopicPartition, Followed]) -> None:
-        begun = due
-        if not self._have_begun(due):
-            begun = await self._asking.run(self._begin_all, due)
-            self._leave_out(due.keys() - begun.keys())
+        begun = await self._those_that_have_begun(due)
         if not begun:
             return
         if self._connection is None or self._connection.is_lost:
@@ -234,6 +242,47 @@ class Fetcher:
         self._when_taken(
             begun.keys(), {tp: len(_octets(data)) for tp, data in got if tp not in troubles}
         )
+
+    async def _those_that_have_begun(
+        self, due: Mapping[TopicPartition, Followed]
+    ) -> Mapping[TopicPartition, Followed]:
+        """What can be fetched now; the others begin meanwhile, and are waited for a moment."""
+        for tp in self._cut:
+            self._begun.pop(tp, None)
+        self._cut.clear()
+        if self._begin_task is not None and self._begin_task.done():
+            await self._end_begin(self._begin_task)
+        waiting = {tp: one for tp, one in due.items() if self._begun.get(tp) is not one}
+        if not waiting:
+            return due
+        can_fetch, is_new = len(waiting) < len(due), self._begin_task is None
+        if self._begin_task is None:
+            self._beginning = waiting
+            self._begin_task = asyncio.get_running_loop().create_task(self._begin(waiting))
+        if is_new or not can_fetch:
+            seconds = BEGIN_SECONDS if can_fetch else AGAIN_SECONDS
+            await asyncio.wait([self._begin_task], timeout=seconds)
+        return {tp: one for tp, one in due.items() if self._begun.get(tp) is one}
+
+    async def _end_begin(self, task: asyncio.Task[None]) -> None:
+        """Raises what it has raised."""
+        self._begin_task, self._beginning = None, {}
+        await task
+
+    async def _begin(self, waiting: Mapping[TopicPartition, Followed]) -> None:
+        """Those that are to be followed otherwise by then begin again (`follow`)."""
+        last = await self._asking.run(self._begin_all, waiting)
+        for tp in self._beginning.keys() & last.keys():
+            self._compare_first(tp, last[tp])
+            self._begun[tp] = self._beginning[tp]
+        self._leave_out(self._beginning.keys() - last.keys())
+
+    def _compare_first(self, tp: TopicPartition, last: LastBatch | None) -> None:
+        """Have a log that was not closed in order compared with its leader's before it grows."""
+        if last is None:
+            self._unproven.pop(tp, None)
+        else:
+            self._unproven[tp] = last
 
     def _request(self, begun: Mapping[TopicPartition, Followed]) -> FetchRequest:
         self._asked = {tp: self._ask(tp, one) for tp, one in begun.items()}
@@ -276,10 +325,6 @@ class Fetcher:
         )
         return _Asked(one, state, partition)
 
-    def _have_begun(self, due: Mapping[TopicPartition, Followed]) -> bool:
-        begun = self._begun
-        return len(begun) == len(due) and all(begun.get(tp) is one for tp, one in due.items())
-
     def _take_quick(
         self,
         begun: Mapping[TopicPartition, Followed],
@@ -302,29 +347,22 @@ class Fetcher:
 
     # --- in a worker thread ---------------------------------------------------------------------
 
-    def _begin_all(self, due: Mapping[TopicPartition, Followed]) -> dict[TopicPartition, Followed]:
-        """Those that can be followed, and say nothing of themselves that is not true (L3)."""
-        begun = {}
-        for tp, one in due.items():
-            if (known := self._begun.get(tp)) is not one and known != one:
-                try:
-                    follower.begin(one.log, self._partitions.directory_of(tp), one.epoch)
-                    self._prepare(one.copy)
-                    self._compare_first(tp, one.log.unproven())
-                except (LapseError, OSError) as e:
-                    self._report(tp, e)
-                    continue
-            begun[tp] = one
-        self._begun = dict(begun)
-        self._unproven = {tp: last for tp, last in self._unproven.items() if tp in begun}
-        return begun
+    def _begin_all(
+        self, waiting: Mapping[TopicPartition, Followed]
+    ) -> dict[TopicPartition, LastBatch | None]:
+        """Those that can be followed, and say nothing of themselves that is not true (L3).
 
-    def _compare_first(self, tp: TopicPartition, last: LastBatch | None) -> None:
-        """Have a log that was not closed in order compared with its leader's before it grows."""
-        if last is None:
-            self._unproven.pop(tp, None)
-        else:
-            self._unproven[tp] = last
+        Each with its last batch, where that is to be compared first.
+        """
+        begun = {}
+        for tp, one in waiting.items():
+            try:
+                follower.begin(one.log, self._partitions.directory_of(tp), one.epoch)
+                self._prepare(one.copy)
+                begun[tp] = one.log.unproven()
+            except (LapseError, OSError) as e:
+                self._report(tp, e)
+        return begun
 
     def _take(self, tp: TopicPartition, one: Followed, fetched: follower.Fetched) -> Then:
         directory, last = self._partitions.directory_of(tp), self._unproven.get(tp)
@@ -334,7 +372,7 @@ class Fetcher:
         if then is Then.UNSAID:
             self._unsaid.add(tp)
         else:
-            del self._unproven[tp]
+            self._unproven.pop(tp, None)
             self._leader_starts.pop(tp, None)
         return then
 
@@ -354,13 +392,12 @@ class Fetcher:
                 then = self._take(tp, one, _fetched(data))
                 self._said.pop(tp, None)
                 if then is Then.TRUNCATED:
-                    del self._begun[tp]
-            except KafkaError as e:
+                    self._cut.add(tp)
+            except (LapseError, OSError) as e:  # perhaps in the middle of a cut
+                self._cut.add(tp)
                 self._report(tp, e)
-                troubles[tp] = e.code
-            except (LapseError, OSError) as e:
-                self._report(tp, e)
-                troubles[tp] = ErrorCode.KAFKA_STORAGE_ERROR
+                code = e.code if isinstance(e, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
+                troubles[tp] = code
         return troubles
 
     def _report(self, tp: TopicPartition, error: Exception) -> None:
@@ -413,8 +450,8 @@ class Fetcher:
             return
         parted = follower.Fetched(b"", -1, -1, diverging=end)
         directory = self._partitions.directory_of(tp)
+        self._cut.add(tp)
         await self._disk.run(follower.take, one.log, directory, parted, one.epoch)
-        self._begun.pop(tp, None)
 
     async def _start_over(self, tp: TopicPartition, one: Followed) -> None:
         """The leader does not have what follows here: its log starts above, or ends below."""
@@ -438,12 +475,19 @@ class Fetcher:
         end, is_unproven = one.log.log_end_offset, tp in self._unproven
         if end < found.offset or (end == found.offset and is_unproven):
             directory = self._partitions.directory_of(tp)
+            self._cut.add(tp)
             await self._disk.run(follower.start_over, one.log, directory, found.offset, one.epoch)
-            self._begun.pop(tp, None)
         elif self._asked[tp].partition.fetch_offset < found.offset:
             self._leader_starts[tp] = found.offset  # within the last batch, which is compared there
         elif is_unproven:
             await self._look_for_parting(tp, one)
+
+
+def _unchanged(
+    known: Mapping[TopicPartition, Followed], followed: Mapping[TopicPartition, Followed]
+) -> dict[TopicPartition, Followed]:
+    """Those of which nothing is followed otherwise: the same objects as there, soon compared."""
+    return {tp: followed[tp] for tp, one in known.items() if followed.get(tp) == one}
 
 
 def _fetched(data: PartitionData) -> follower.Fetched:
