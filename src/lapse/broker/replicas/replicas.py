@@ -394,10 +394,19 @@ class Replicas:
     def _give_up_offline(
         self, image: Image, states: Mapping[TopicPartition, PartitionState]
     ) -> None:
-        """Have another broker lead what this one leads and cannot serve: its log is offline."""
+        """Have another broker lead what this one leads and cannot serve: its log is offline.
+
+        Where nobody else is in sync nobody leads what was on a disk that has failed: people may
+        have another one lead (`unclean`), or bring the disk back, and start this broker again.
+        """
+        partitions = self._around.partitions
+        offline = frozenset(partitions.offline)  # before: more may come meanwhile
+        on_failed_disk = offline.difference(partitions.not_open)
         for tp, state in states.items():
-            if state.leader == self._me and tp in self._around.partitions.offline:
-                self._give_up(tp, image.topics[tp.topic], state, "is offline")
+            if state.leader == self._me and tp in offline:
+                topic = image.topics[tp.topic]
+                if not self._give_up(tp, topic, state, "is offline") and tp in on_failed_disk:
+                    self._give_up_lost(tp, topic, state)
 
     def _give_up_refusing(self) -> None:
         """The same where its log takes no writes, as on a full disk, and that of another would."""
@@ -421,6 +430,18 @@ class Replicas:
         change = StateChange(topic.topic_id, tp.partition, after)
         self._begin(self._store_soon(change, tp, leading))
         return True
+
+    def _give_up_lost(self, tp: TopicPartition, topic: Topic, state: PartitionState) -> None:
+        after = resigned(state, self._me, lost_nothing=False, has_log=False)
+        if after is None:
+            return
+        logger.error(
+            "%s is offline, and no other replica has all of it: nobody leads it until the disk is "
+            "back, and this broker starts again, or another replica is to lead it "
+            "(kafka-leader-election, unclean)", tp,
+        )  # fmt: skip
+        change = StateChange(topic.topic_id, tp.partition, after)
+        self._begin(self._store_soon(change, tp))
 
     def _newest(self, topic: Topic, number: int, state: PartitionState) -> PartitionState:
         """A state, or what this broker has stored as its leader since the image was read."""
