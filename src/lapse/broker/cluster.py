@@ -7,13 +7,13 @@ office reads all of that before it changes any of it for a client: the last one 
 
 While the ensemble does not answer, what is stored goes on being served, and nothing can be changed.
 A session that the ensemble gave up takes the broker's registration with it: it registers again
-under the next one. If another broker has its id by then, this one stops.
+under the next one. If another broker has its id by then, this one stops; so it does where settings
+are stored that it cannot go by. What else goes wrong, as on a full disk, is tried again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import uuid
@@ -50,7 +50,7 @@ from lapse.metadata.membership import (
 from lapse.metadata.partition_states import LogEnd, StateChange
 from lapse.metadata.reassignment import completed
 from lapse.metadata.store import TopicRecord
-from lapse.metadata.tree import Check, Conflict, Tree, Unreachable
+from lapse.metadata.tree import Check, Conflict, Tree
 from lapse.metadata.tree_store import CHANGED, TreeStore
 from lapse.wire.versions import PROTOCOL_VERSION
 
@@ -289,8 +289,12 @@ class Cluster:
         if not self._logs.were_closed:
             await asyncio.to_thread(self._doubt)
         await asyncio.to_thread(self._joining.announce, listeners)
-        with contextlib.suppress(Unreachable, Conflict):  # tried again, for ever
+        try:
             await self._catch_up()
+        except ConfigError:
+            raise
+        except (LapseError, OSError) as e:  # tried again, for ever
+            logger.warning("the cluster cannot be followed just now: %s", e)
         self._task = asyncio.create_task(self._follow_for_ever(), name="cluster")
 
     def _doubt(self) -> None:
@@ -305,16 +309,22 @@ class Cluster:
                 await self._follow()
             except Interrupted:
                 return
-            except (Unreachable, Conflict) as e:
-                self._trouble = str(e) if isinstance(e, Unreachable) else ""
+            except Conflict as e:
+                self._trouble = ""
                 logger.warning("the cluster cannot be followed just now: %s", e)
-                await asyncio.sleep(AGAIN_SECONDS if self._trouble else 0)
-            except LapseError as e:
+                await asyncio.sleep(0)
+            except ConfigError as e:  # the cluster's verdict; nothing else is one
                 self._trouble, self.refused = str(e), e
                 logger.error("this broker leaves the cluster: %s", e)  # noqa: TRY400  (for people)
                 self._when_refused()
-            except Exception:  # or nobody would follow the cluster any more
+            except (LapseError, OSError) as e:  # such as no answer, or a full disk: it may pass
+                if str(e) != self._trouble:
+                    logger.warning("the cluster cannot be followed just now: %s", e)
+                self._trouble = str(e)
+                await asyncio.sleep(AGAIN_SECONDS)
+            except Exception as e:  # or nobody would follow the cluster any more
                 logger.exception("the cluster could not be followed")
+                self._trouble = str(e)
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _follow(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import uuid
 from collections.abc import Sequence
@@ -13,8 +14,9 @@ import pytest
 
 from lapse.base.clock import SystemClock
 from lapse.base.config import broker_config
-from lapse.base.errors import ConfigError, ErrorCode, KafkaError
-from lapse.base.fs import RealFs
+from lapse.base.errors import ConfigError, CorruptData, ErrorCode, KafkaError, LapseError
+from lapse.base.fs import Fs, RealFs
+from lapse.base.ids import TopicPartition
 from lapse.broker import cluster
 from lapse.broker.logs.topics import NewTopic, Topics
 from lapse.broker.node import Node
@@ -25,6 +27,8 @@ from lapse.metadata.store import TopicRecord
 from lapse.metadata.tree import Create, Remove
 from lapse.metadata.tree_store import TOPICS_CHANGED, TreeStore
 from lapse.testing.memory_tree import MemoryEnsemble, MemoryTree
+from tests.support.broker.failing import FullFs, storage_error
+from tests.support.broker.running import until
 
 
 class Losing(MemoryTree):
@@ -42,13 +46,13 @@ class Losing(MemoryTree):
         return super().children(path)
 
 
-def made(path: Path, tree: Losing) -> Node:
+def made(path: Path, tree: MemoryTree, fs: Fs | None = None) -> Node:
     settings = {
         "log.dirs": str(path), "listeners": "PLAINTEXT://127.0.0.1:0", "node.id": "1",
         "lapse.http.port": "-1", "zookeeper.connect": "here:1",
         "zookeeper.session.timeout.ms": "500",
     }  # fmt: skip
-    env = LogEnv(RealFs(), SystemClock())
+    env = LogEnv(fs or RealFs(), SystemClock())
     return Node(broker_config(settings), env, connect=lambda *_: tree)
 
 
@@ -135,6 +139,110 @@ async def test_who_takes_the_office_reads_before_it_changes_anything(
         assert set(asked) == {ErrorCode.NOT_CONTROLLER}
         assert set(told) == {None}, "nobody is sent to it yet"
         assert set(topics.image.topics) == {"t", "late"}
+    finally:
+        await node.stop()
+
+
+# --- what ends it, and what does not --------------------------------------------------------------
+
+
+class LackingFs(FullFs):
+    """Where it lacks something, nothing can be written or made."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def check(self, _path: Path, _doing: str) -> None:
+        if self.is_full:
+            raise storage_error(self._number)
+
+    def make_dir(self, path: Path) -> None:
+        self.check(path, "creating")
+        super().make_dir(path)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+async def test_it_stays_where_a_disk_is_full_as_a_topic_comes(tmp_path: Path, number: int) -> None:
+    """What is there is led and followed; a broker that left would have others lead all of it."""
+    ensemble, fs = MemoryEnsemble(), LackingFs(number)
+    node = made(tmp_path, ensemble.connect(), fs)
+    try:
+        await node.start()
+        assert node._cluster is not None
+        topics, other = node.services.topics, TreeStore(ensemble.connect(), list, str, 2)
+        fs.is_full = True
+        for name in ("t", "u"):
+            other.create_topics([TopicRecord(name, uuid.uuid4(), 1, {}, (first_state((1,)),))])
+            await until(lambda name=name: name in topics.image.topics)
+        assert TopicPartition("t", 0) in node.services.partitions.not_open
+        assert node._cluster.refused is None
+        fs.is_full = False
+        other.create_topics([TopicRecord("v", uuid.uuid4(), 1, {}, (first_state((1,)),))])
+        await until(lambda: node.services.partitions.is_online(TopicPartition("v", 0)))
+    finally:
+        fs.is_full = False
+        await node.stop()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        storage_error(errno.ENOSPC),
+        CorruptData("/topics", 0, "a node that must be there is missing"),
+        KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "it is gone"),
+        OSError(errno.EMFILE, "Too many open files"),
+    ],
+)
+async def test_what_cannot_be_read_again_is_shown_and_tried_again(
+    tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "AGAIN_SECONDS", 0.01)
+    ensemble = MemoryEnsemble()
+    node, fails, tries = made(tmp_path, ensemble.connect()), True, 0
+    try:
+        await node.start()
+        assert node._cluster is not None
+        topics, rereads = node.services.topics, node._cluster.rereads
+
+        async def read() -> None:
+            nonlocal tries
+            tries += 1
+            if fails:
+                raise error
+            await topics.reread()
+
+        node._cluster.rereads = {**rereads, TOPICS_CHANGED: read}
+        other = TreeStore(ensemble.connect(), list, str, 2)
+        other.create_topics([TopicRecord("t", uuid.uuid4(), 1, {}, (first_state((1,)),))])
+        await until(lambda: tries > 2)
+        assert [one.words for one in node._cluster.conditions()] == [str(error)]
+        fails = False
+        await until(lambda: "t" in topics.image.topics)
+        await until(lambda: not node._cluster.conditions())
+        assert node._cluster.refused is None
+    finally:
+        await node.stop()
+
+
+async def test_it_leaves_where_it_cannot_go_by_what_is_stored(tmp_path: Path) -> None:
+    """It would lead and follow by what was stored before, and others would wait for it."""
+    ensemble = MemoryEnsemble()
+    node, refusal = made(tmp_path, ensemble.connect()), ConfigError("retention.ms=soon")
+    try:
+        await node.start()
+        assert node._cluster is not None
+
+        async def read() -> None:
+            raise refusal
+
+        node._cluster.rereads = {**node._cluster.rereads, TOPICS_CHANGED: read}
+        other = TreeStore(ensemble.connect(), list, str, 2)
+        other.create_topics([TopicRecord("t", uuid.uuid4(), 1, {}, (first_state((1,)),))])
+        with pytest.raises(LapseError) as left:
+            async with asyncio.timeout(60):
+                await node.wait_for_stop_request()
+        assert left.value is refusal
     finally:
         await node.stop()
 

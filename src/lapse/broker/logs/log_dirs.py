@@ -20,7 +20,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from lapse.base.config import BrokerConfig
-from lapse.base.errors import ConfigError, CorruptData, LapseError, LockHeld, StorageError
+from lapse.base.errors import (
+    ConfigError,
+    CorruptData,
+    LapseError,
+    LockHeld,
+    StorageError,
+    is_lack,
+)
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition, random_id
 from lapse.base.own import why_not_own
@@ -35,6 +42,9 @@ logger = logging.getLogger(__name__)
 
 _META_VERSION = "1"
 _DIRECTORY_ID = "directory.id"
+
+
+WhenFailed = Callable[[LogDirectory, Exception], bool]
 
 
 class NotUsable(StorageError):
@@ -61,6 +71,7 @@ class LogDirectories:
         self._paths = tuple(paths)
         self._config, self._env = config, env
         self._failed: list[LogDirectory] = []
+        self._unlisted: set[LogDirectory] = set()  # their roster lacks what was opened
         self._changing = threading.Lock()
 
     # --- starting -------------------------------------------------------------------------------
@@ -175,6 +186,41 @@ class LogDirectories:
             self.online[0].miss(partition, topic_id)
             self.online[0].require_not_lost(partition, topic_id)
 
+    # --- what they have -------------------------------------------------------------------------
+
+    def remember(self, failed: WhenFailed) -> None:
+        """Have every directory remember what it has: what is gone later is missed."""
+        self.on_each(LogDirectory.remember, failed)
+
+    def remember_soon(self, failed: WhenFailed) -> None:
+        """The same; one that lacks what it takes for that owes it, and stops nobody."""
+
+        def remember(directory: LogDirectory) -> None:
+            try:
+                directory.remember()
+            except (LapseError, OSError) as e:
+                if not is_lack(e):
+                    raise
+                self._unlisted.add(directory)
+                logger.warning("%s: what it has is noted later: %s", directory.path, e)
+
+        self.on_each(remember, failed)
+
+    def remember_owed(self, failed: WhenFailed) -> None:
+        """Note what could not be noted; called again and again."""
+        owing = frozenset(self._unlisted)
+
+        def remember(directory: LogDirectory) -> None:
+            if directory in owing:
+                self._unlisted.discard(directory)
+                try:
+                    directory.remember()
+                except (LapseError, OSError):
+                    self._unlisted.add(directory)
+                    raise
+
+        self.on_each(remember, failed)
+
     # --- failing, and the end -------------------------------------------------------------------
 
     def fail(self, directory: LogDirectory, error: Exception) -> bool:
@@ -195,7 +241,7 @@ class LogDirectories:
     def on_each(
         self,
         do: Callable[[LogDirectory], object],
-        failed: Callable[[LogDirectory, Exception], bool],
+        failed: WhenFailed,
     ) -> None:
         """Do something with every online directory, even if it fails for another one.
 

@@ -359,7 +359,7 @@ class Partitions:
 
         self._directories.on_each(look, self._failed)
         not_found = [tp for tp, topic in known.items() if not self._open_or_note(tp, topic)]
-        self._remember()
+        self._directories.remember(self._failed)
         if not_found:
             logger.error(
                 "%d partitions are offline, perhaps in a log directory that is: %s%s",
@@ -384,7 +384,7 @@ class Partitions:
         for partition in partitions:
             self._forget_who_leads(partition)
             self._open_or_note(partition, topic)
-        self._remember()
+        self._directories.remember_soon(self._failed)
 
     def _forget_who_leads(self, partition: TopicPartition) -> None:
         """Of a log that comes: another topic of its name was in the same epoch, 0."""
@@ -404,14 +404,10 @@ class Partitions:
                 made.append(self._create(partition, topic))
             else:
                 made.append(self._open_in(directory, partition, topic))
-        self._remember()
+        self._directories.remember(self._failed)
         for log in made:
             self._forget_who_leads(log.partition)
             self._host(log)
-
-    def _remember(self) -> None:
-        """Have every directory remember what it has: what is gone later is missed."""
-        self._directories.on_each(LogDirectory.remember, self._failed)
 
     def _open(self, partition: TopicPartition, topic: Topic) -> PartitionLog:
         if topic.is_lost(partition.partition, self.node_id):
@@ -583,6 +579,7 @@ class Partitions:
     def look_for_room(self) -> None:
         """Have logs that could not write found in order, where their disk has room again."""
         look_for_room(self._env.fs, self.all())
+        self._directories.remember_owed(self._failed)
 
     def close(self) -> None:
         """Close the logs and give the directories back, each with its clean-shutdown marker."""

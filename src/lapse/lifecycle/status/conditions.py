@@ -84,7 +84,7 @@ KINDS: Mapping[str, Kind] = {
     DEADLINE_MISSED: Kind(True, "what must be gone is not"),
     CLOCK_HELD: Kind(True, "the wall clock is not believed"),
     BROKER_GONE: Kind(True, "no broker serves the directory"),
-    NO_METADATA: Kind(True, "ZooKeeper does not answer, or does not know the broker"),
+    NO_METADATA: Kind(True, "ZooKeeper does not answer, or cannot be followed"),
     LEVEL_HELD_BACK: Kind(False, "a broker's file holds the cluster's feature level back"),
 }
 
