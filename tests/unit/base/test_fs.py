@@ -14,6 +14,7 @@ from lapse.base import fs as fs_module
 from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs, make_own_dir, make_private, temporary_folder
 from lapse.base.secret import Secret
+from lapse.testing.clock import ManualClock
 
 FS = RealFs()
 
@@ -391,10 +392,31 @@ def test_sync_all(
         return has_syncfs
 
     monkeypatch.setattr(fs_module, "_syncfs", syncfs)
+    monkeypatch.setattr(fs_module, "_clock", ManualClock())  # no disk is slow
     FS.sync_all(paths)
     many = count >= RealFs.SYNCFS_FROM
     assert bool(whole) == many
     assert synced == ([] if many and has_syncfs else paths)
+
+
+@pytest.mark.parametrize(("count", "synced"), [(15, 15), (20, 4), (200, 11)])
+def test_where_each_sync_is_dear_the_rest_is_synced_at_once(
+    monkeypatch: pytest.MonkeyPatch, count: int, synced: int
+) -> None:
+    """As of a disk that turns; but not for the last few files."""
+    paths, clock = [Path(str(n)) for n in range(count)], ManualClock(0)
+    each, whole = list[Path](), list[Path]()
+
+    def fsync_file(_: RealFs, path: Path) -> None:
+        clock.advance(30 if count == 20 else 10)
+        each.append(path)
+
+    monkeypatch.setattr(RealFs, "fsync_file", fsync_file)
+    monkeypatch.setattr(fs_module, "_clock", clock)
+    monkeypatch.setattr(fs_module, "_syncfs", lambda path: not whole.append(path))
+    FS.sync_all(paths)
+    assert each == paths[:synced]
+    assert whole == ([] if synced == count else [paths[synced]])
 
 
 def test_syncfs_itself(tmp_path: Path) -> None:
