@@ -77,10 +77,10 @@ def test_a_large_compacted_topic_is_forgotten() -> None:
     ensemble = MemoryEnsemble()
     trees = [Limited(ensemble) for _ in range(3)]
     stores = [store_of(tree, n) for n, tree in enumerate(trees, start=1)]
-    topic = topic_of(3000, 1, 2, 3)
+    topic = topic_of(800, 1, 2, 3)
     stores[0].create_topics([topic])
     for n, store in enumerate(stores, start=1):
-        store.say({Said(topic.topic_id, p, n): (CleanedTo(1, 1),) for p in range(3000)})
+        store.say({Said(topic.topic_id, p, n): (CleanedTo(1, 1),) for p in range(800)})
     stores[0].start_deletion(topic.topic_id)
     for store in stores:
         store.finish_deletion(topic.topic_id)
