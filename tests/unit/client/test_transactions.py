@@ -52,6 +52,15 @@ async def values(node: Node) -> list[bytes]:
     return sorted(bytes(r.value or b"") for r in await committed_records(address(node), "a"))
 
 
+async def commit_next(node: Node, mine: Transactions, value: bytes) -> None:
+    """A transaction of one record, after whatever was before."""
+    await mine.begin()
+    async with Producer(address(node), transactions=mine) as producer:
+        await producer.send("a", b"k", value, partition=0)
+        await producer.flush()
+    await mine.end(commit=True)
+
+
 async def test_records_and_an_offset_count_together(node: Node) -> None:
     async with transactions(node) as mine:
         await mine.begin()
@@ -83,11 +92,7 @@ async def test_what_send_refuses_keeps_it_from_being_committed(node: Node) -> No
         with pytest.raises(KafkaError, match=r"can only be aborted.*max_request_size"):
             await mine.end(commit=True)
         await mine.end(commit=False)
-        await mine.begin()
-        async with Producer(address(node), transactions=mine) as producer:
-            await producer.send("a", b"k", b"two", partition=0)
-            await producer.flush()
-        await mine.end(commit=True)
+        await commit_next(node, mine, b"two")
     assert await values(node) == [b"two"]
 
 
@@ -132,11 +137,7 @@ async def test_what_could_not_be_sent_is_not_committed_without(node: Node) -> No
             await mine.end(commit=True)
         assert refused.value.code == ErrorCode.INVALID_TXN_STATE
         await mine.end(commit=False)
-        await mine.begin()
-        async with Producer(address(node), transactions=mine) as producer:
-            await producer.send("a", b"k", b"two", partition=0)
-            await producer.flush()
-        await mine.end(commit=True)
+        await commit_next(node, mine, b"two")
     assert await values(node) == [b"two"]
 
 

@@ -57,7 +57,7 @@ from lapse.log.intent import INTENT
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import LOG, segment_path
 from lapse.log.summary import FOLDER
-from lapse.log.swap import NewSegment, Replacement, put_in_place
+from lapse.log.swap import NewSegment, Replacement, TakeBreak, no_break, put_in_place
 
 CHECK_BYTES = 256 << 10
 _ALWAYS = frozenset({"records", "offsets", "times", REMOVED})  # files that every group has
@@ -114,7 +114,7 @@ class DirectoryEnv:
     fs: Fs
     clock: Clock
     set_checkpoints: SetCheckpoints
-    take_break: Callable[[], None] = lambda: None
+    take_break: TakeBreak = no_break
 
 
 @dataclass(slots=True)

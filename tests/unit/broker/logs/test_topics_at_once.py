@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,20 +12,31 @@ import pytest
 from lapse.base.clock import SystemClock
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.logs.topics import NewTopic
+from lapse.broker.node import Node
 from lapse.client.admin import Admin
+from lapse.client.connection import BrokerConnection
 from tests.support.broker.running import connect, create, running_node
 from tests.support.broker.two_nodes import two_nodes
 from tests.unit.broker.api.test_create_partitions import ask, more
 
 
-async def test_one_that_grows_before_its_deletion_is_deleted_whole(tmp_path: Path) -> None:
-    """Else partitions that came last stay on the disk, of a topic that nobody knows any more."""
+@asynccontextmanager
+async def topic_and_two(
+    path: Path,
+) -> AsyncIterator[tuple[Node, BrokerConnection, BrokerConnection]]:
+    """A broker with the topic t, and two clients."""
     async with (
-        running_node(tmp_path) as node,
+        running_node(path) as node,
         await connect(node) as one,
         await connect(node) as other,
     ):
         await create(node, "t", 1)
+        yield node, one, other
+
+
+async def test_one_that_grows_before_its_deletion_is_deleted_whole(tmp_path: Path) -> None:
+    """Else partitions that came last stay on the disk, of a topic that nobody knows any more."""
+    async with topic_and_two(tmp_path) as (node, one, other):
         await asyncio.gather(Admin(one).create_partitions("t", 3), Admin(other).delete_topic("t"))
         assert "t" not in node.services.topics.image.topics
         assert node.services.partitions.all() == ()
@@ -31,12 +44,7 @@ async def test_one_that_grows_before_its_deletion_is_deleted_whole(tmp_path: Pat
 
 
 async def test_one_is_deleted_once(tmp_path: Path) -> None:
-    async with (
-        running_node(tmp_path) as node,
-        await connect(node) as one,
-        await connect(node) as other,
-    ):
-        await create(node, "t", 1)
+    async with topic_and_two(tmp_path) as (_, one, other):
         done = await asyncio.gather(
             *(Admin(connection).delete_topic("t") for connection in (one, other)),
             return_exceptions=True,
