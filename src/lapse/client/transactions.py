@@ -124,10 +124,6 @@ class Transactions:
 
     async def add(self, where: TopicPartition) -> None:
         """Make a partition one of the transaction's, before anything is written to it."""
-        with self.required():
-            await self._add(where)
-
-    async def _add(self, where: TopicPartition) -> None:
         async with self._turn:
             if where in self._added:
                 return

@@ -96,6 +96,19 @@ async def test_what_send_refuses_keeps_it_from_being_committed(node: Node) -> No
     assert await values(node) == [b"two"]
 
 
+async def test_an_abort_makes_good_what_was_refused_before_anything_was_sent(node: Node) -> None:
+    async with transactions(node) as mine:
+        await mine.begin()
+        async with Producer(address(node), transactions=mine) as producer:
+            with pytest.raises(KafkaError, match="max_request_size"):
+                await producer.send("a", b"k", b"x" * (2 << 20), partition=0)
+            await mine.end(commit=False)
+            await producer.send("a", b"k", b"one", partition=0)
+            await producer.flush()
+        await mine.end(commit=True)
+    assert await values(node) == [b"one"]
+
+
 async def test_an_offset_that_is_refused_keeps_it_from_being_committed(node: Node) -> None:
     async with transactions(node) as mine:
         await mine.begin()

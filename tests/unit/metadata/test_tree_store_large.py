@@ -104,7 +104,7 @@ def test_one_that_is_forgotten_in_part_is_still_to_be_deleted() -> None:
     store.start_deletion(topic.topic_id)
     ensemble.connect().commit([Remove(f"{topic_path(topic.topic_id)}/0", 0)])
     [left] = store.deletions()
-    assert (left.topic_id, left.partitions) == (topic.topic_id, 3)
+    assert (left.topic_id, left.partitions, left.states) == (topic.topic_id, 3, ())
     store.finish_deletion(topic.topic_id)
     assert store.deletions() == []
 
@@ -130,6 +130,20 @@ def test_one_that_goes_while_it_is_read_is_not_there() -> None:
         others.finish_deletion(topic.topic_id)
 
     assert store_of(Interrupted(ensemble, deleted)).topics() == []
+
+
+def test_one_that_is_forgotten_in_part_while_it_is_read_is_not_there() -> None:
+    """Its own node goes last: it is there still, and not a lone broker's."""
+    ensemble = MemoryEnsemble()
+    others, topic = store_of(ensemble.connect(), 2), topic_of(2, 2)
+    others.create_topics([topic])
+
+    def begun() -> None:
+        others.start_deletion(topic.topic_id)
+        path = topic_path(topic.topic_id)
+        ensemble.connect().commit([Remove(f"{path}/{number}", 0) for number in range(2)])
+
+    assert store_of(Interrupted(ensemble, begun)).topics() == []
 
 
 def test_a_lone_brokers_topic_has_no_states() -> None:
