@@ -99,15 +99,21 @@ class Fs(Protocol):
         """Make these files durable: one syncfs where that costs less, else an fsync each."""
 
 
-@contextlib.contextmanager
-def storage_errors(
-    path: Path, doing: str, kind: type[StorageError] = StorageError
-) -> Iterator[None]:
+class storage_errors:  # noqa: N801  (a function to its callers; a generator would cost thrice as much)
     """Errors of the operating system in the block come out as StorageError, naming the file."""
-    try:
-        yield
-    except OSError as e:
-        raise kind(f"{doing} {path}: {e.strerror or e}") from e
+
+    __slots__ = ("_doing", "_kind", "_path")
+
+    def __init__(self, path: Path, doing: str, kind: type[StorageError] = StorageError) -> None:
+        self._path, self._doing, self._kind = path, doing, kind
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError):
+            text = f"{self._doing} {self._path}: {error.strerror or error}"
+            raise self._kind(text) from error
 
 
 @contextlib.contextmanager
@@ -236,7 +242,8 @@ class RealFs:
 
     def make_dir(self, path: Path) -> None:
         with storage_errors(path, "creating"):
-            path.mkdir(parents=True, exist_ok=True)
+            if not os.path.isdir(path):  # an exception costs more than a look
+                path.mkdir(parents=True, exist_ok=True)
 
     def remove_tree(self, path: Path) -> None:
         with storage_errors(path, "removing"), contextlib.suppress(FileNotFoundError):

@@ -122,17 +122,19 @@ def commit(
 
     Returns the `.deleted` files, to be unlinked later.
     """
+    finals = {new.base_offset: _final_paths(partition_dir, new) for new in replacement.new}
+    swaps = {path: _with(path, SWAP) for paths in finals.values() for path in paths}
     for new in reversed(replacement.new):  # (a) descending, so that W-5 can undo it
-        for path in _final_paths(partition_dir, new):
-            fs.rename(_with(path, CLEANED), _with(path, SWAP))
+        for path in finals[new.base_offset]:
+            fs.rename(_with(path, CLEANED), swaps[path])
         take_break()
     deleted: list[Path] = []  # (b) ascending: a value never outlives its tombstone
     for base_offset in old:
         deleted += mark_deleted(fs, partition_dir, base_offset)
         take_break()
     for new in replacement.new:  # (c)
-        for path in _final_paths(partition_dir, new):
-            fs.rename(_with(path, SWAP), path)
+        for path in finals[new.base_offset]:
+            fs.rename(swaps[path], path)
         take_break()
     kept = {new.base_offset for new in replacement.new}
     for base_offset in old:
@@ -189,10 +191,10 @@ def _with(path: Path, suffix: str) -> Path:
 def mark_deleted(fs: Fs, partition_dir: Path, base_offset: int) -> list[Path]:
     """Rename a segment's files `.deleted`, the log first; returns their new paths."""
     paths = [segment_path(partition_dir, base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
-    there = [path for path in paths if path.exists()]
-    for path in there:
-        fs.rename(path, _with(path, DELETED))
-    return [_with(path, DELETED) for path in there]
+    deleted = {path: _with(path, DELETED) for path in paths if path.exists()}
+    for path, gone in deleted.items():
+        fs.rename(path, gone)
+    return list(deleted.values())
 
 
 def recover(fs: Fs, partition_dir: Path) -> None:

@@ -135,7 +135,9 @@ class DirectoryOwner:
     def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
         """As the protocol says; plans from before a hand-over are good for an unchanged log."""
         receipts = [self._of_now(receipt) for receipt in receipts]
-        env = DirectoryEnv(self._env.fs, self._env.clock, self._directory.set_cleaner_offsets)
+        env = DirectoryEnv(
+            self._env.fs, self._env.clock, self._directory.set_cleaner_offsets, closes_after=True
+        )
         return commit_all([(self._log(receipt.name), receipt) for receipt in receipts], env)
 
     def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:

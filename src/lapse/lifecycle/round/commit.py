@@ -109,12 +109,14 @@ class DirectoryEnv:
     """What a commit of many logs of one directory needs: `set_checkpoints` is durable.
 
     `take_break` is called between logs and between groups: the place to let others go first.
+    `closes_after`: the logs are closed once all is committed; what closing does is not done twice.
     """
 
     fs: Fs
     clock: Clock
     set_checkpoints: SetCheckpoints
     take_break: TakeBreak = no_break
+    closes_after: bool = False
 
 
 @dataclass(slots=True)
@@ -366,7 +368,7 @@ def _end(c: _Commit, env: DirectoryEnv) -> None:
         bad.clear(env.fs, log_dir)
         c.log.set_bad(None)
     if c.groups:
-        c.log.note_files()
+        c.log.note_files(at_close=env.closes_after)
     env.fs.unlink(c.intent)
     with contextlib.suppress(StorageError):  # another attempt may still write there: swept later
         sweep(log_dir, receipt.round_id, env.fs)

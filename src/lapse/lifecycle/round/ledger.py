@@ -114,8 +114,9 @@ def append(fs: Fs, log_dir: Path, entry: LedgerEntry) -> None:
     """
     path = ledger_path(log_dir)
     fs.make_dir(path.parent)
-    end = _valid_end(path)
-    if path.exists() and path.stat().st_size > end:
+    with _opened(path) as fd:
+        end, size = _valid_end(fd)
+    if size > end:
         fs.truncate(path, end)
     head = msgspec.msgpack.encode(replace(entry, removed=()))
     body = msgspec.msgpack.encode(entry.removed)
@@ -134,7 +135,9 @@ def write_anew(fs: Fs, log_dir: Path) -> None:
     """
     path = ledger_path(log_dir)
     if path.exists():
-        fs.replace_file(path, path.read_bytes()[: _valid_end(path)])
+        with _opened(path) as fd:
+            end, _ = _valid_end(fd)
+        fs.replace_file(path, path.read_bytes()[:end])
 
 
 def read(log_dir: Path) -> Iterator[LedgerEntry]:
@@ -151,8 +154,8 @@ def read_last(log_dir: Path, count: int) -> list[LedgerEntry]:
     Entries of the first format are not found from the end, and are left out. Raises CorruptData.
     """
     path = ledger_path(log_dir)
-    end = _valid_end(path)
     with _opened(path) as fd:
+        end, _ = _valid_end(fd)
         return [_entry(path, fd, one) for one in islice(_frames_back(fd, 0, end), count)]
 
 
@@ -313,12 +316,12 @@ def _crc(data: bytes) -> int:
     return int(crc32c(np.frombuffer(data, np.uint8), 0, len(data)))
 
 
-def _valid_end(path: Path) -> int:
-    with _opened(path) as fd:
-        size = os.fstat(fd).st_size if fd >= 0 else 0
-        if size == 0 or _frame_before(fd, size) is not None:
-            return size
-        return max((frame.end for frame in _frames(fd)), default=0)
+def _valid_end(fd: int) -> tuple[int, int]:
+    """Where the good frames end, and the file."""
+    size = os.fstat(fd).st_size if fd >= 0 else 0
+    if size == 0 or _frame_before(fd, size) is not None:
+        return size, size
+    return max((frame.end for frame in _frames(fd)), default=0), size
 
 
 def departures(log_dir: Path, offset: int) -> Iterator[Departure]:

@@ -9,6 +9,7 @@ import pytest
 from lapse.base.errors import MissingData
 from lapse.base.fs import RealFs
 from lapse.lifecycle.owner.directory import DirectoryOwner
+from lapse.lifecycle.round.commit import DirectoryEnv, commit_all
 from lapse.log.manifest import read_manifest
 from lapse.log.segment import LOG, offsets_in, segment_path
 from lapse.testing.clock import ManualClock
@@ -16,19 +17,23 @@ from tests.support.lifecycle.rounds import NOW, compacted
 from tests.unit.lifecycle.round.test_commit import owned
 
 
-def test_a_committed_segment_that_goes_is_missed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("closes_after", [False, True])
+def test_a_committed_segment_that_goes_is_missed(tmp_path: Path, closes_after: bool) -> None:
+    """At once where the log stays open, else when it is closed, which lists all in any case."""
     with owned(tmp_path, "a") as o:
         folder = o.log.dir
         o.log.flush(force=True)
         before = read_manifest(folder)
-        [result] = o.owner.commit([o.receipt])
+        env = DirectoryEnv(RealFs(), ManualClock(NOW), lambda *_: None, closes_after=closes_after)
+        [result] = commit_all([(o.log, o.receipt)], env)
         assert result.error is None
         groups, manifest = o.receipt.groups, read_manifest(folder)
         assert before is not None
         assert manifest is not None
         for group in groups:
             new = segment_path(folder, group.base_offset, LOG)
-            assert manifest.sizes[group.base_offset] == new.stat().st_size
+            listed = manifest.sizes.get(group.base_offset)
+            assert listed == (None if closes_after else new.stat().st_size)
             assert before.sizes.keys() >= set(group.old_bases)
         there = offsets_in((path.name for path in folder.iterdir()), LOG)
         assert manifest.sizes.keys() <= set(there)
