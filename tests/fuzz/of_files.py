@@ -282,8 +282,9 @@ def check_ledger(data: bytes, _: random.Random, folder: Path) -> None:
 def make_intent(rng: random.Random) -> bytes:
     group = {
         "base_offset": 0, "old_bases": [0, 40], "mtime_ns": 5, "stamped": 1,
-        "files": [{"kind": k, "size": 9, "crc": 7} for k in ("records", "offsets", "removed")],
+        "files": [{"kind": k, "size": 9, "crc": 7} for k in ("records", "offsets", "times")],
         "summary": {"base_offset": 0, "size": 9, "end_offset": 50}, "removed": {"superseded": 3},
+        "removed_offsets": rng.choice(("", "kZMAonN1xAA=")),
     }  # fmt: skip
     receipt = {
         "round_id": "r", "attempt_id": "a", "name": "fuzz-0", "generation": 1, "pid": 1,

@@ -60,7 +60,7 @@ from lapse.log.summary import FOLDER
 from lapse.log.swap import NewSegment, Replacement, TakeBreak, no_break, put_in_place
 
 CHECK_BYTES = 256 << 10
-_ALWAYS = frozenset({"records", "offsets", "times", REMOVED})  # files that every group has
+_ALWAYS = frozenset({"records", "offsets", "times"})  # files that every group has
 
 SetCheckpoint = Callable[[int], None]  # the next first dirty offset of one log
 # The same for many logs; which these are, since another topic may have a partition's name by now.
@@ -458,8 +458,7 @@ def _replacement(folder: Path, group: GroupReceipt) -> Replacement:
 
 
 def _entry(log_dir: Path, receipt: Receipt, group: GroupReceipt, committed_ms: int) -> LedgerEntry:
-    folder = attempt_dir(log_dir, receipt.round_id, receipt.attempt_id)
-    blobs = _removed(folder / attempt_file(group.base_offset, REMOVED))
+    blobs = _removed(attempt_dir(log_dir, receipt.round_id, receipt.attempt_id), group)
     return LedgerEntry(
         round_id=receipt.round_id,
         base_offset=group.base_offset,
@@ -474,10 +473,12 @@ def _entry(log_dir: Path, receipt: Receipt, group: GroupReceipt, committed_ms: i
     )
 
 
-def _removed(path: Path) -> list[tuple[int, str, bytes]]:
+def _removed(folder: Path, group: GroupReceipt) -> list[tuple[int, str, bytes]]:
     """The records that a group has lost, as the attempt wrote them down."""
+    path = folder / attempt_file(group.base_offset, REMOVED)
     try:
-        return from_msgpack(path.read_bytes(), list[tuple[int, str, bytes]])
+        data = group.removed_offsets or path.read_bytes()
+        return from_msgpack(data, list[tuple[int, str, bytes]])
     except OSError as e:
         raise unreadable(e, path) from e
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
@@ -535,8 +536,12 @@ def _read_intent(path: Path) -> Receipt | None:
         receipt = from_json(path.read_bytes(), Receipt)
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    whole = all({f.kind for f in group.files} >= _ALWAYS for group in receipt.groups)
-    return receipt if whole else None
+    return receipt if all(_is_whole(group) for group in receipt.groups) else None
+
+
+def _is_whole(group: GroupReceipt) -> bool:
+    kinds = {file.kind for file in group.files}
+    return kinds >= _ALWAYS and (REMOVED in kinds or bool(group.removed_offsets))
 
 
 def _in_place(log_dir: Path, group: GroupReceipt) -> bool:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from lapse.log.summary import FOLDER, Summary
 
-# Attempt file kind → the suffix it gets at commit; "removed" goes to the ledger instead. There is
-# a file of aborted transactions only where there are any.
+# Attempt file kind → the suffix it gets at commit; "removed" goes to the ledger instead, and is a
+# file only where the receipt is not to carry so much. There is a file of aborted transactions only
+# where there are any.
 ABORTED = "aborted"
 KAFKA_SUFFIX = {"records": ".log", "offsets": ".index", "times": ".timeindex", ABORTED: ".txnindex"}
 REMOVED = "removed"
@@ -42,6 +43,7 @@ class GroupReceipt:
         mtime_ns: mtime of the last of them; the new files get it (F-11).
         stamped: batches that got a delete horizon.
         removed: records removed, by reason.
+        removed_offsets: which these are, as a file of kind "removed" has it; empty if there is one.
         old_sizes: bytes of each replaced segment, which the owner notes in its intent so that
             recovery recognises the files it finds. A segment that is not the log's has no size.
     """
@@ -54,6 +56,7 @@ class GroupReceipt:
     stamped: int
     removed: dict[str, int]
     old_sizes: tuple[int, ...] = ()
+    removed_offsets: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

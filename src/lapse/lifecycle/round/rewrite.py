@@ -66,6 +66,7 @@ from lapse.records.compression import deflate
 OUT_BYTES = 1 << 20  # stays in cache between being written and being checksummed
 OUT_ROWS = 1 << 14
 REMOVED_OFFSETS = 1 << 17
+TOLD_BYTES_MAX = 4096  # of removed offsets in the receipt; more of them are a file
 RESERVE_BYTES_MIN = 16 << 20  # a small file is not worth the call
 COPY_BYTES_MIN = 256 << 10  # below this a system call costs more than it saves
 
@@ -475,8 +476,11 @@ class GroupWriter:
         sources = [member.segment for member in members]
         offsets, times = self._index_files()
         removed = msgspec.msgpack.encode(self._blobs)
+        is_told = len(removed) <= TOLD_BYTES_MAX
         files = [FileReceipt("records", self.position, self._crc)]
-        side_files = [("offsets", offsets), ("times", times), (REMOVED, removed)]
+        side_files = [("offsets", offsets), ("times", times)]
+        if not is_told:
+            side_files.append((REMOVED, removed))
         if self._aborted:
             side_files.append((ABORTED, encode_entries(self._aborted)))
         side_files += self._appended.side_files(self._summary.end_offset, self.position)
@@ -492,6 +496,7 @@ class GroupWriter:
             summary=self._summary_of(sources),
             stamped=int(self._state[keep.STAMPED]),
             removed=self._counts,
+            removed_offsets=removed if is_told else b"",
         )
 
     def _index_files(self) -> tuple[bytes, bytes]:

@@ -15,7 +15,7 @@ from lapse.base.ids import TopicPartition
 from lapse.kernels.crc32c import crc32c
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.owner.recovery import finish_rounds
-from lapse.lifecycle.round import ledger
+from lapse.lifecycle.round import ledger, rewrite
 from lapse.lifecycle.round.commit import (
     CommitEnv,
     CommitResult,
@@ -104,6 +104,15 @@ class House:
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path / "data", "a")
+    yield made
+    made.directory.close()
+
+
+@pytest.fixture
+def house_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    """Its receipts tell of no removed offsets: these are files, however few."""
+    monkeypatch.setattr(rewrite, "TOLD_BYTES_MAX", 0)
     made = House(tmp_path / "data", "a")
     yield made
     made.directory.close()
@@ -243,15 +252,21 @@ def test_nothing_is_left_of_an_attempt_that_is_in(house: House) -> None:
     assert not intent_path(house.log.dir).exists()
 
 
-@pytest.mark.parametrize("how", ["gone", "garbled", "not text"])
-def test_a_task_that_does_not_say_what_it_removed_is_refused(house: House, how: str) -> None:
+_GARBLED = {"garbled": b"\xc1", "not text": b"\x91\x93\x01\xa1\xff\xc4\x00"}
+
+
+@pytest.mark.parametrize("how", ["gone", *_GARBLED])
+def test_a_task_that_does_not_say_what_it_removed_is_refused(
+    house_of_files: House, how: str
+) -> None:
     """Before anything is renamed: the ledger would not know."""
+    house = house_of_files
     sizes = [segment.size for segment in house.log.segments]
     path = attempt(house) / attempt_file(house.receipt.groups[0].base_offset, REMOVED)
     if how == "gone":
         path.unlink()
     else:
-        path.write_bytes(b"\xc1" if how == "garbled" else b"\x91\x93\x01\xa1\xff\xc4\x00")
+        path.write_bytes(_GARBLED[how])
     receipt = house.receipt
     group, *rest = receipt.groups
     said = tuple(
@@ -260,6 +275,17 @@ def test_a_task_that_does_not_say_what_it_removed_is_refused(house: House, how: 
     [result] = house.commit([replace(receipt, groups=(replace(group, files=said), *rest))])
     assert result.error is not None
     assert f"{path.name}: " in result.error
+    assert result.error.endswith(" at byte 0")
+    assert [segment.size for segment in house.log.segments] == sizes
+
+
+@pytest.mark.parametrize("told", _GARBLED.values(), ids=_GARBLED)
+def test_a_receipt_that_does_not_say_what_was_removed_is_refused(house: House, told: bytes) -> None:
+    sizes = [segment.size for segment in house.log.segments]
+    group, *rest = house.receipt.groups
+    groups = (replace(group, removed_offsets=told), *rest)
+    [result] = house.commit([replace(house.receipt, groups=groups)])
+    assert result.error is not None
     assert result.error.endswith(" at byte 0")
     assert [segment.size for segment in house.log.segments] == sizes
 

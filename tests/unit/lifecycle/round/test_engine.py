@@ -73,7 +73,7 @@ def test_a_receipt(tmp_path: Path) -> None:
     folder = attempt_dir(tmp_path, "r1", "a1")
     assert str(folder.relative_to(tmp_path)) == ".lapse/r1/a1"
     written = {p.name for p in folder.iterdir()}
-    assert written == {f"{0:020d}-{kind}" for kind in ("records", "offsets", "times", "removed")}
+    assert written == {f"{0:020d}-{kind}" for kind in ("records", "offsets", "times")}
     assert receipt.bytes_written == (folder / f"{0:020d}-records").stat().st_size
 
 
