@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
+
 from lapse.base.config import LONG_MAX, TopicConfig
 from lapse.base.ids import TopicPartition
 from lapse.base.times import FOREVER_MS, after_ms
@@ -22,9 +24,11 @@ _URGENT = frozenset(due.value for due in BY_A_MOMENT)
 BYTES_A_KEY = 24  # in Kafka's map, for --kafka-exact; for Lapse's map see `round.map_size`
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSegment:
+class PlanSegment(msgspec.Struct, frozen=True, gc=False):
     """A sealed segment that the round reads, as it was when the plan was made.
+
+    A struct, which is made ten times as fast as a dataclass, and which no search for garbage looks
+    at: a run over a hundred thousand logs makes half a million.
 
     Attributes:
         tombstones: by its summary; 0 where that does not say.
@@ -243,14 +247,14 @@ def make_plan(
 
 def load_of(facts: LogFacts, dirty: int, upper: int, keys: int | None = None) -> Load:
     """The size of mapping [dirty, upper), from the summaries; `keys` from sketches."""
-    within = [(s, after) for s, after in pairwise(facts.segments) if s.base_offset < upper]
-    summaries = [(s.summary, after) for s, after in within if s.summary is not None]
-    records = [s.records for s, after in summaries if after.base_offset > dirty]
-    return Load(
-        records=sum(max(n, 0) for n in records),
-        batches=sum(max(s.batches, 0) for s, _ in summaries),
-        keys=keys,
-    )
+    records = batches = 0
+    for segment, after in pairwise(facts.segments):
+        if segment.base_offset >= upper:
+            break
+        if (known := segment.summary) is not None:
+            batches += max(known.batches, 0)
+            records += max(known.records, 0) if after.base_offset > dirty else 0
+    return Load(records, batches, keys)
 
 
 def _choice(decision: Decision, rules: Rules, memory: MapMemory, load: Load) -> Choice:

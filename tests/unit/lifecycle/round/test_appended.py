@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from bisect import bisect_right
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +39,7 @@ def test_an_entry_stays_for_as_long_as_a_batch_that_it_holds_for(
     path.parent.mkdir()
     known = AppendTimes(np.array([10, 11, 13]), np.array([1000, 3000, UNKNOWN]))
     path.write_bytes(encode(known, 10))
-    made = AppendTimesLeft(plan, [replace(plan.segments[0])])
+    made = AppendTimesLeft(plan, plan.segments[:1])
     made.add(scan_batches(b"".join(data(offset, b"k") for offset in left), "t"))
     [(_, file)] = made.side_files(13, 99)
     found = parse(file[MADE_FOR_BYTES:], 10)

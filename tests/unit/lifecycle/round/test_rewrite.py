@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from msgspec import structs
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
@@ -164,7 +165,7 @@ def test_l4_tombstones_that_a_rewrite_did_not_stamp_are_still_counted(tmp_path: 
     """Else no round would be due for them: a trim reads no records, nor does one for horizons."""
 
     def counted(plan: RoundPlan) -> tuple[int, int]:
-        known = tuple(replace(one, tombstones=2) for one in plan.segments)
+        known = tuple(structs.replace(one, tombstones=2) for one in plan.segments)
         [group] = run(replace(plan, segments=known)).groups
         return group.summary.tombstones, group.stamped
 
@@ -469,7 +470,7 @@ def test_create_times_are_kept_unless_as_kafka(
     first, second = data(0, b"a", b"b"), data(2, b"a", b"c")
     plan = plan_of(tmp_path, (0, first), (2, second), upper=4)
     segments = tuple(
-        replace(s, create_times_kept=k) for s, k in zip(plan.segments, kept, strict=True)
+        structs.replace(s, create_times_kept=k) for s, k in zip(plan.segments, kept, strict=True)
     )
     rules = Rules.KAFKA_43 if exact else Rules.LAPSE
     (group,) = run(replace(plan, segments=segments, rules=rules)).groups
@@ -509,7 +510,7 @@ def test_append_times_of_what_is_left(tmp_path: Path) -> None:
 def test_what_nobody_knows_the_append_time_of_is_not_given_one(tmp_path: Path) -> None:
     """L5: a time that was made up would let its records expire."""
     plan = plan_of(tmp_path, (0, data(0, b"a", b"a")), upper=2)
-    [unknown] = [replace(s, append_first_ms=-1, append_last_ms=-1) for s in plan.segments]
+    [unknown] = [structs.replace(s, append_first_ms=-1, append_last_ms=-1) for s in plan.segments]
     [group] = run(replace(plan, segments=(unknown,))).groups
     assert (group.summary.append_first_ms, group.summary.append_last_ms) == (-1, -1)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
@@ -106,10 +107,8 @@ def test_tasks_share_the_rounds_io(plan: RoundPlan) -> None:
 
 def test_requests_keep_their_order_and_their_numbers(plan: RoundPlan) -> None:
     [*sizes] = (40 << 20 for _ in plan.segments)
-    wide = replace(
-        plan,
-        segments=tuple(replace(s, size=n) for s, n in zip(plan.segments, sizes, strict=True)),
-    )  # fmt: skip
+    sized = zip(plan.segments, sizes, strict=True)
+    wide = replace(plan, segments=tuple(structs.replace(s, size=n) for s, n in sized))
     job = Driver(wide).until(Stage.SCAN)
     bins = [msgspec.json.decode(one, type=SplitBin) for one in bins_of(job, "1-scan", 2)]
     assert [(b.stage, b.prefix, b.first, len(b.requests)) for b in bins] == [
