@@ -127,6 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         self._connections[self] = None
         self._services.counters.connections += 1
         self._is_made = True
+        self.session.when_ending = self._turn_away
         self._identify()
         self._look()
 
@@ -150,6 +151,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard_at = self._services.clock.monotonic()
+        if self._is_made and self.session.ends:
+            return  # what was on its way before reading paused
         try:
             frames = self._reader.buffer_updated(nbytes, self._answer_at_once)
         except FrameSizeError as e:
@@ -266,7 +269,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.session.certified = principal_of(certificate, self._entrance.rules)
         except AuthenticationFailed as e:
             self._services.counters.logins_refused[self._entrance.listener.name] += 1
-            self.session.ends = str(e)
+            self.session.end(str(e))
             self._refuse(self.session.ends)
         else:
             known = self.session.certified != ANONYMOUS
@@ -275,7 +278,6 @@ class Connection(asyncio.BufferedProtocol):
     def _look(self) -> None:
         """Take up what has come; stop reading where it is too much, or enough is known."""
         if self.session.ends:
-            self._count()
             return
         if self._pump is None and (self._frames or self._refusal):
             self._pump = begin(self._handle_all())
@@ -283,9 +285,17 @@ class Connection(asyncio.BufferedProtocol):
         self._ask_for_room()
         self._steer()
 
+    def _turn_away(self) -> None:
+        """Hold nothing of a client whose session ends, and read no more, until its last answer."""
+        self._drop_frames()
+        self._reader.forget()
+        self._services.request_bytes.done(self)
+        self._count()
+        self._transport.pause_reading()
+
     def _steer(self) -> None:
         """Read, or do not."""
-        if not self._is_made or self._transport.is_closing():
+        if not self._is_made or self.session.ends or self._transport.is_closing():
             return
         if self._is_full() or self._refusal is not None or self._waits_for_room:
             self._is_paused = True

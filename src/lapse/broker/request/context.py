@@ -47,6 +47,10 @@ class CloseConnection(LapseError):
     """The connection cannot go on; the message is its one line in the log."""
 
 
+def _do_nothing() -> None:
+    """For a session without a connection."""
+
+
 @dataclass(slots=True)
 class Session:
     """One connection, as handlers see it.
@@ -61,7 +65,8 @@ class Session:
         throttled_until_ms: until when its client's changes of topics are over their quota, by the
             monotonic clock.
         has_paid: whether its client was charged for the topics that the current request changes.
-        ends: why its connection ends after the answer; empty while it goes on.
+        ends: why its connection ends after the answer; empty while it goes on. `end` sets it.
+        when_ending: called as that is decided: the answer itself may be held back for long.
         lost: whether the client is gone and reads no more responses.
         watch: what the connection's current request waits for, if it does.
         client_id: what the client calls itself in the current request.
@@ -82,6 +87,7 @@ class Session:
     watch: Watch | None = None
     client_id: str = ""
     number: int = 0
+    when_ending: Callable[[], None] = _do_nothing
     allowed: tuple[Authorizer, dict[tuple[Operation, ResourceType, str], bool]] | None = None
     _host: str | None = None
 
@@ -111,9 +117,18 @@ class Session:
         """What the current request waits for; None once it does not any more."""
         self.watch = watch
 
+    def end(self, reason: str) -> None:
+        """Have the connection end after the current answer; nothing more of it is handled."""
+        self.ends = reason
+        self.when_ending()
+
     def lose(self) -> None:
-        """The client is gone: stop waiting on its behalf."""
+        """The client is gone: stop waiting on its behalf, and know nothing of its connection.
+
+        Else each would know the other, and the connection's memory would wait for the collector.
+        """
         self.lost = True
+        self.when_ending = _do_nothing
         if self.watch is not None:
             self.watch.give_up()
 

@@ -96,6 +96,6 @@ async def refuse(services: Services, session: Session, reason: str) -> None:
     """Note a failed login, and hold its answer back; the connection ends after it."""
     failures = session.entrance.failures
     held_back_ms = failures.failed(session.address, monotonic_ms(services.clock))
-    session.ends = f"login failed at listener {session.entrance.listener.name}: {reason}"
+    session.end(f"login failed at listener {session.entrance.listener.name}: {reason}")
     if held_back_ms:
         await asyncio.sleep(held_back_ms / 1000)

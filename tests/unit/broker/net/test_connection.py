@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import struct
+import weakref
 
 import pytest
 
@@ -24,6 +25,7 @@ from lapse.wire.schema.api_versions import ApiVersionsResponse
 from lapse.wire.schema.metadata import MetadataRequest
 from tests.support.broker.running import (
     batch_of,
+    connect,
     create,
     fetch,
     fetch_request,
@@ -207,6 +209,19 @@ async def test_a_client_that_does_not_read_short_answers_is_waited_for(node: Nod
         while served._drained is not None:
             await loop.sock_recv(client, 1 << 20)
         await until(lambda: not served._is_sending)
+
+
+async def test_a_connection_that_ends_is_let_go_of_at_once(node: Node) -> None:
+    """Its buffer does not wait for the collector: connections may come and go by the thousand."""
+    gc.collect()
+    gc.disable()
+    try:
+        async with await connect(node) as client:
+            assert await Admin(client).list_topics() == []
+            [served] = [weakref.ref(c) for c in made_connections() if c._services is node.services]
+        await until(lambda: served() is None)
+    finally:
+        gc.enable()
 
 
 async def number_of_answer(reader: asyncio.StreamReader) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from prometheus_client.exposition import generate_latest
 
 from lapse.base.secret import Secret
 from lapse.broker.http.metrics import registry
+from lapse.broker.net.connection import Connection
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.security.sasl import RECEIVE_BYTES_MAX
@@ -22,8 +25,16 @@ from lapse.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsRespon
 from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
 from lapse.wire.schema.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from lapse.wire.schema.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from tests.support.broker.running import batch_of, create, produce, running_node
-from tests.support.broker.secured import SECURED, address_of, anonymous, log_in, logged_in
+from tests.support.broker.running import batch_of, create, produce, running_node, until
+from tests.support.broker.secured import (
+    SECURED,
+    USERS,
+    address_of,
+    anonymous,
+    log_in,
+    logged_in,
+)
+from tests.support.security.certificates import CHECKED_IN
 
 FAILED, ILLEGAL_STATE, UNSUPPORTED = 58, 34, 33
 
@@ -79,6 +90,68 @@ async def test_failed_logins_are_held_back_one_after_the_other(tmp_path: Path) -
         assert took >= 3 * 0.15
         async with await logged_in(node, "alice"):
             assert asyncio.get_running_loop().time() - begun - took < 0.15 * 3
+
+
+HELD_BACK = {"connection.failed.authentication.delay.ms": "4567"}  # no other sleep is as long
+
+
+def held_back(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Failed logins wait for the second event, and set the first."""
+    waits, go_on = asyncio.Event(), asyncio.Event()
+    real = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        if seconds != 4.567:
+            await real(seconds)
+            return
+        waits.set()
+        await go_on.wait()
+
+    monkeypatch.setattr("lapse.broker.request.sasl_login.asyncio.sleep", sleep)
+    return waits, go_on
+
+
+TLS = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0",
+    "listener.name.sasl_ssl.plain.sasl.jaas.config": USERS,
+    "ssl.keystore.type": "PEM",
+    "ssl.keystore.location": str(CHECKED_IN / "server.pem"),
+}
+
+
+@pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
+async def test_who_is_held_back_fills_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str
+) -> None:
+    """What came with the wrong password is let go of, and what follows it is not read."""
+    by_tls = listener == "SASL_SSL"
+    settings = {**SECURED, **HELD_BACK, **(TLS if by_tls else {})}
+    context = ssl.create_default_context(cafile=str(CHECKED_IN / "ca.crt")) if by_tls else None
+    waits, go_on = held_back(monkeypatch)
+    async with running_node(tmp_path, settings) as node:
+        address = address_of(node, listener)
+        reader, writer = await asyncio.open_connection(
+            address.host, address.port, ssl=context, server_hostname="localhost" if by_tls else None
+        )
+        writer.write(encoded(SaslHandshakeRequest(mechanism="PLAIN"), 1))
+        await read_frame(reader)
+        more = struct.pack(">i", 100_000) + bytes(100_000)
+        token = encoded(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"), 1)
+        writer.write(token + 3 * more + more[:-1])
+        await waits.wait()
+        made = [c for c in gc.get_objects() if isinstance(c, Connection) and c._is_made]
+        [served] = [c for c in made if c._services is node.services]
+        assert not served._transport.is_reading()
+        for _ in range(100):  # as asyncio hands on what it had read before
+            size = min(len(served.get_buffer(-1)), len(more))
+            served.get_buffer(-1)[:size] = more[:size]
+            served.buffer_updated(size)
+        held = node.services.request_bytes
+        assert (held.whole, held.partial) == (len(token) - 4, 0)
+        go_on.set()
+        assert FAILED.to_bytes(2) in await read_frame(reader)
+        await until(lambda: not node.services.counters.connections)
+        writer.transport.abort()
 
 
 FEW = {
