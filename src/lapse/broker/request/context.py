@@ -107,6 +107,11 @@ class Session:
         return self.certified if self.sasl is None else self.sasl.principal or ANONYMOUS
 
     @property
+    def is_known(self) -> bool:
+        """Whether it has logged in, where its listener wants a login, and is not about to again."""
+        return self.sasl is None or self.sasl.principal is not None
+
+    @property
     def actor(self) -> RequestContext:
         """The client, for the authorizer."""
         if self._host is None:

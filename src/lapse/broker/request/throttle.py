@@ -6,7 +6,8 @@ waits too. A fetch that is over its quota answers nothing, which uses nothing. I
 the quota lets through at once (KAFKA-9677); a single batch that is larger comes all the same while
 the quota is not used up, and is waited for afterwards, since it would never come.
 
-Brokers are no clients: what they ask each other is not charged.
+Brokers are no clients: what they ask each other is not charged. Nor is what belongs to a login, of
+which nobody knows yet whose it is: else strangers together would hold up everybody's.
 
 A request's time is what the event loop spent on it; what it waited for, the disk for one, is not
 in it.
@@ -75,7 +76,11 @@ def charged(
     """
     session.muted_ms = 0
     key, message, _ = request
-    if not services.quotas.any or _is_of_broker(services, session, key, message):
+    if (
+        not services.quotas.any
+        or not session.is_known
+        or _is_of_broker(services, session, key, message)
+    ):
         return work
     return _charge(services.quotas, session, services.clock, request, work)
 
@@ -105,6 +110,8 @@ async def _charge(
 ) -> Any:  # fmt: skip
     watch = Stopwatch(clock)
     answer = await watch.run(work)
+    if not session.is_known:
+        return answer  # it logs in again: that was the first step
     key, _, n_bytes = request
     now_ms, used = monotonic_ms(clock), n_bytes
     of_bytes, comes_alone = PRODUCER_BYTE_RATE if key == PRODUCE.key else None, False

@@ -25,6 +25,7 @@ from lapse.broker.request.throttle import Stopwatch, bytes_in, charge_fetched, c
 from lapse.client.connection import BrokerConnection
 from lapse.security.acls import Operation, ResourceType
 from lapse.testing.clock import ManualClock
+from lapse.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from lapse.wire.schema.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -54,8 +55,17 @@ from lapse.wire.schema.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from lapse.wire.schema.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from tests.support.broker.running import BY_NAME, batch_of, connect, create, running_node, until
-from tests.support.broker.secured import WITH_ACLS, allow, logged_in, set_acls
+from tests.support.broker.secured import (
+    SECURED,
+    WITH_ACLS,
+    allow,
+    anonymous,
+    log_in,
+    logged_in,
+    set_acls,
+)
 from tests.support.broker.two_nodes import two_nodes
 
 BATCH = batch_of(bytes(2000))
@@ -183,6 +193,32 @@ ACLS = {
     "authorizer_class_name": WITH_ACLS["authorizer.class.name"],
     "super_users": "User:ANONYMOUS",
 }
+
+
+async def test_a_login_is_not_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows yet whose it is; with strangers' it would be charged to ANONYMOUS."""
+    settings = {**SECURED, "connections.max.reauth.ms": "60000"}
+    async with running_node(tmp_path, settings) as node, await anonymous(node) as connection:
+        quotas = node.services.quotas
+        await quotas.alter(ALL_USERS, {REQUEST_PERCENTAGE: 1_000_000.0})
+        charged: list[str] = []
+        use = quotas.use
+
+        def noted(key: str, user: str, client_id: str, amount: float, now_ms: int) -> int:
+            charged.append(user)
+            return use(key, user, client_id, amount, now_ms)
+
+        monkeypatch.setattr(quotas, "use", noted)
+        asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+        await connection.request(asked, ApiVersionsResponse)
+        for _ in range(2):  # the second time it logs in again
+            assert (await log_in(connection, "alice", "b")).error_code == 0
+        assert charged == []
+        await connection.request(asked, ApiVersionsResponse)
+        again = SaslHandshakeRequest(mechanism="PLAIN")
+        answer = await connection.request(again, SaslHandshakeResponse)
+        assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE  # once a second, and no sooner
+        assert charged == ["alice", "alice"]
 
 
 async def throttle_ms_of_a_peer(node: Node) -> tuple[int, int]:
