@@ -2,7 +2,13 @@
 
 `request` may be called by several tasks at once; a broker answers in order, so each waits for its
 own. The version of each request is the newest that both sides speak (ApiVersions, requested on
-opening, after TLS and before SASL). Used by `admin` and `cluster`, and by all other Lapse code that
+opening, after TLS and before SASL).
+
+Where the broker says when the login ends, the connection logs in again before that, as Kafka's
+clients do (KIP-368): with the first request that is due then. Those that are asked meanwhile wait,
+and go out in the order in which they were asked. So no holder of a connection sees a session end.
+
+Used by `admin` and `cluster`, and by all other Lapse code that
 talks to a broker.
 """
 
@@ -14,10 +20,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import Any, Self, TypeVar, cast
 
-from lapse.base.clock import Clock, SystemClock
+from lapse.base.clock import Clock, SystemClock, monotonic_ms
 from lapse.base.errors import ErrorCode, LapseError
 from lapse.client.login import PLAINTEXT, Login
-from lapse.security.sasl import Answered
+from lapse.security.sasl import Answered, SaslClient
 from lapse.wire.declaration import Api, message_spec
 from lapse.wire.envelope import correlation_id_of, decode_response, encode_request
 from lapse.wire.errors import FrameSizeError, UnsupportedVersion
@@ -119,10 +125,16 @@ class _Wire(asyncio.BufferedProtocol):
 class BrokerConnection(AbstractAsyncContextManager["BrokerConnection"]):
     """An open connection; `open` makes one, use it as an async context manager."""
 
-    def __init__(self, wire: _Wire, address: str, client_id: str = CLIENT_ID) -> None:
+    def __init__(
+        self, wire: _Wire, address: str, clock: Clock, exchange: SaslClient | None, client_id: str
+    ) -> None:
+        """`exchange`: how it logs in, where it does."""
         self.address = address
         self._client_id = client_id
         self._wire = wire
+        self._clock, self._exchange = clock, exchange
+        self._turn = asyncio.Lock()
+        self._again: asyncio.Task[str] | None = None
         self._correlation_id = 0
         self._ranges: dict[int, tuple[int, int]] = {}
         self._features: dict[str, tuple[int, int]] = {}
@@ -155,10 +167,12 @@ class BrokerConnection(AbstractAsyncContextManager["BrokerConnection"]):
         except (OSError, TimeoutError) as e:
             reason = getattr(e, "strerror", None) or str(e) or "no answer"
             raise ConnectionLost(f"cannot connect to {address}: {reason}", sent=False) from e
-        connection = cls(wire, address, client_id)
+        exchange = login.exchange()
+        connection = cls(wire, address, clock or SystemClock(), exchange, client_id)
         try:
             await connection._ask_versions()
-            await connection._log_in(login, clock or SystemClock())
+            if exchange is not None:
+                await connection._log_in(exchange)
         except BaseException:
             connection.close()
             raise
@@ -214,7 +228,16 @@ class BrokerConnection(AbstractAsyncContextManager["BrokerConnection"]):
             ConnectionLost: the broker went away or did not answer in time.
             UnsupportedVersion: there is no common version.
         """
-        api, version = self._api(message, version)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._stay_logged_in()
+                return await self._ask(message, answer, version)
+        except TimeoutError as e:
+            name = _api_of(message).name
+            raise ConnectionLost(f"{self.address} did not answer {name} in time") from e
+
+    async def _ask(self, message: Any, answer: type[R], version: int | None) -> R:
+        version = self._version(message, version)
         correlation_id = self._next_id()
         parts = encode_request(
             message, version=version, correlation_id=correlation_id, client_id=self._client_id
@@ -223,30 +246,27 @@ class BrokerConnection(AbstractAsyncContextManager["BrokerConnection"]):
         self._wire.waiting[correlation_id] = waiting
         try:
             self._wire.transport.writelines(cast("list[bytes | memoryview]", parts))
-            async with asyncio.timeout(timeout_seconds):
-                frame = await waiting
-        except TimeoutError as e:
-            raise ConnectionLost(f"{self.address} did not answer {api.name} in time") from e
+            frame = await waiting
         finally:
             del self._wire.waiting[correlation_id]
         return decode_response(answer, version, frame)
 
-    def send(self, message: Any, *, version: int | None = None) -> None:
+    async def send(self, message: Any, *, version: int | None = None) -> None:
         """Send what a broker never answers (Produce with acks 0); raises as `request`."""
-        _, version = self._api(message, version)
+        await self._stay_logged_in()
+        version = self._version(message, version)
         parts = encode_request(
             message, version=version, correlation_id=self._next_id(), client_id=self._client_id
         )
         self._wire.transport.writelines(cast("list[bytes | memoryview]", parts))
 
-    def _api(self, message: Any, version: int | None) -> tuple[Api, int]:
-        api = message_spec(type(message)).api
-        assert api is not None, "headers are not requests"
+    def _version(self, message: Any, version: int | None) -> int:
+        """The version to send it in."""
         if version is None:
-            version = self.version_of(api)
+            version = self.version_of(_api_of(message))
         if self._wire.is_lost:
             raise ConnectionLost(f"{self.address} closed the connection", sent=False)
-        return api, version
+        return version
 
     def _next_id(self) -> int:
         self._correlation_id = (self._correlation_id + 1) & _CORRELATION_ID_MAX
@@ -289,20 +309,60 @@ class BrokerConnection(AbstractAsyncContextManager["BrokerConnection"]):
             row.name: (row.min_version, row.max_version) for row in answer.supported_features
         }
 
-    async def _log_in(self, login: Login, clock: Clock) -> None:
-        """Authenticate by SASL, where `login` requires it (KIP-152)."""
-        exchange = login.exchange()
-        if exchange is None:
-            return
-        offered = await self.request(
-            SaslHandshakeRequest(mechanism=exchange.mechanism), SaslHandshakeResponse
+    async def _log_in(self, exchange: SaslClient) -> None:
+        """Authenticate by SASL (KIP-152), for the first time or again; raises as `open`."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                await self._exchange_all(exchange)
+        except TimeoutError as e:
+            raise ConnectionLost(f"{self.address} did not answer the login in time") from e
+
+    async def _exchange_all(self, exchange: SaslClient) -> None:
+        offered = await self._ask(
+            SaslHandshakeRequest(mechanism=exchange.mechanism), SaslHandshakeResponse, None
         )
         message: bytes | None = exchange.handshake_answer(offered.error_code, offered.mechanisms)
         while message is not None:
             request = SaslAuthenticateRequest(auth_bytes=message)
-            answer = await self.request(request, SaslAuthenticateResponse)
+            answer = await self._ask(request, SaslAuthenticateResponse, None)
             answered = Answered(
                 answer.error_code, answer.error_message, answer.auth_bytes,
                 answer.session_lifetime_ms,
             )  # fmt: skip
-            message = exchange.authenticate_answer(answered, clock.now_ms())
+            message = exchange.authenticate_answer(answered, monotonic_ms(self._clock))
+
+    async def _stay_logged_in(self) -> None:
+        """Log in again if the session is about to end; nothing may be awaited before sending.
+
+        Else who asks later could overtake who has waited here.
+        """
+        exchange = self._exchange
+        if exchange is None:
+            return
+        async with self._turn:
+            at_ms = exchange.reauthenticate_at_ms
+            if at_ms is None or monotonic_ms(self._clock) < at_ms or self._wire.is_lost:
+                return
+            if self._again is None:  # in a task: who asks may give up, and the login goes on
+                loop = asyncio.get_running_loop()
+                self._again = loop.create_task(self._log_in_again(exchange))
+            trouble = await asyncio.shield(self._again)
+            if trouble:
+                raise ConnectionLost(trouble, sent=False)
+
+    async def _log_in_again(self, exchange: SaslClient) -> str:
+        """Hangs up and says why where that fails: a new connection says what is wrong, if it is."""
+        try:
+            await self._log_in(exchange)
+        except LapseError as e:
+            self.close()
+            return f"{self.address}: the session ends, and another login failed: {e}"
+        finally:
+            self._again = None
+        return ""
+
+
+def _api_of(message: Any) -> Api:
+    api = message_spec(type(message)).api
+    assert api is not None, "headers are not requests"
+    return api

@@ -237,7 +237,7 @@ class Lane:
         left = max(batch.deadline - asyncio.get_running_loop().time(), 0.0)
         try:
             if settings.acks == 0:
-                connection.send(request, version=version)
+                await connection.send(request, version=version)
                 # Else what a slow broker does not take would be told as sent, without an end.
                 await connection.drain(min(seconds, left))
                 return None

@@ -2,11 +2,11 @@
 
 `security.protocol`, `ssl.*`, `sasl.mechanism` and `sasl.jaas.config` mean what they mean to Kafka's
 own clients. Other settings in a properties file for those clients are ignored.
-A session that the broker ends (KIP-368) is taken up by a new connection, not re-authenticated.
 """
 
 from __future__ import annotations
 
+import random
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,7 +44,9 @@ class Login:
 
     def exchange(self) -> SaslClient | None:
         """SASL for one connection, if the settings require it."""
-        return None if self.make is None else SaslClient(self.mechanism, self.make, 0.0)
+        if self.make is None:
+            return None
+        return SaslClient(self.mechanism, self.make, random.random())
 
 
 PLAINTEXT = Login()

@@ -14,6 +14,21 @@ from lapse.log.env import LogEnv
 from lapse.testing.memory_tree import MemoryEnsemble
 from tests.support.broker.running import AS_ASKED, until
 
+_OF_BROKERS = (
+    'org.apache.kafka.common.security.plain.PlainLoginModule required username="broker" '
+    'password="b" user_broker="b";'
+)
+# Brokers log in at each other, for a minute (KIP-368).
+BRIEF_SESSIONS = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,BROKERS://127.0.0.1:0",
+    "listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,BROKERS:SASL_PLAINTEXT",
+    "inter_broker_listener_name": "BROKERS",
+    "sasl_enabled_mechanisms": "PLAIN",
+    "sasl_mechanism_inter_broker_protocol": "PLAIN",
+    "listener_name_brokers_plain_sasl_jaas_config": _OF_BROKERS,
+    "connections_max_reauth_ms": "60000",
+}
+
 
 @asynccontextmanager
 async def two_nodes(path: Path, clock: Clock, **more: str) -> AsyncIterator[tuple[Node, Node]]:

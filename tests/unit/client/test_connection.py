@@ -86,9 +86,13 @@ async def test_what_nobody_answers_is_only_sent(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await create(node, "t")
         async with await connect(node) as connection:
-            connection.send(produce_request("t", (0, batch_of(b"v")), acks=0), version=BY_NAME)
+            await connection.send(
+                produce_request("t", (0, batch_of(b"v")), acks=0), version=BY_NAME
+            )
             (got,) = await fetch(connection, "t", (0, 0))  # behind it on the same connection
             assert got.high_watermark == 1
             connection.close()
             with pytest.raises(ConnectionLost):
-                connection.send(produce_request("t", (0, batch_of(b"v")), acks=0), version=BY_NAME)
+                await connection.send(
+                    produce_request("t", (0, batch_of(b"v")), acks=0), version=BY_NAME
+                )

@@ -106,9 +106,8 @@ class Brokers:
 class KafkaChannel:
     """`Channel`: a broker of a cluster, by its id.
 
-    The lease is not bound to a connection: where one is lost (the broker may have cut it, since a
-    login ends, KIP-368), the message goes over another one, once. What came twice the broker does
-    once.
+    The lease is not bound to a connection: where one is lost, the message goes over another one,
+    once. What came twice the broker does once.
     """
 
     def __init__(self, brokers: Brokers, node_id: int) -> None:

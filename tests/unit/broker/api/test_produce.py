@@ -542,7 +542,7 @@ async def test_no_client_writes_an_internal_topic(topic: str, client_id: str, no
         (other,) = await produce(connection, "t", (0, batch_of(b"a")))
         assert other.error_code == 0
         request = produce_request(topic, (0, batch_of(b"a")), acks=0)
-        connection.send(request, version=BY_NAME)
+        await connection.send(request, version=BY_NAME)
         await until(lambda: connection.is_lost)
     assert node.services.partitions.get(TopicPartition(topic, 0)).log_end_offset == 0
 

@@ -50,7 +50,7 @@ async def test_a_topic_of_an_id_that_none_has_is_refused_alone(
     unknown = ErrorCode.UNKNOWN_TOPIC_ID, -1
     assert found == {ids[0]: (0, 0), ids[1]: unknown, ids[2]: unknown}
     assert node.services.partitions.get(T0).log_end_offset == 1
-    connection.send(replace(request, acks=0), version=BY_ID)
+    await connection.send(replace(request, acks=0), version=BY_ID)
     await until(lambda: connection.is_lost)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from lapse.base.config import broker_config, topic_config
 from lapse.base.fs import RealFs
+from lapse.base.ids import TopicPartition
 from lapse.broker.limits.quotas import Windows
 from lapse.broker.limits.replication_quotas import ReplicationQuotas
 from lapse.broker.logs.disk import DiskThreads
@@ -31,8 +32,15 @@ from lapse.metadata.partition_states import first_state
 from lapse.metadata.settings import BrokerSettings
 from lapse.metadata.tree import Unreachable
 from lapse.testing.clock import ManualClock
+from lapse.wire.schema.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from lapse.wire.schema.fetch import FetchPartition, FetchRequest
-from tests.support.broker.running import until
+from tests.support.broker.running import batch_of, connect, produce, until
+from tests.support.broker.two_nodes import BRIEF_SESSIONS, two_nodes
 from tests.support.client.peers import Peer, running_peers
 from tests.support.log.logs import NOW, batch
 
@@ -172,3 +180,32 @@ async def test_a_leader_that_does_not_answer_is_asked_anew_for_what_is_lacking_b
         await asyncio.gather(running, return_exceptions=True)
     await disk.close()
     following.partitions.close()
+
+
+async def test_a_session_that_ends_interrupts_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection was cut, and a follower paused half a second, once a session (KIP-368)."""
+    caplog.set_level(logging.INFO)
+    clock, more = ManualClock(), {**BRIEF_SESSIONS, "replica_fetch_wait_max_ms": "20"}
+    async with two_nodes(tmp_path, clock, **more) as (leader, follower):
+        ids = [one.services.config.node_id for one in (leader, follower)]
+        placed = CreatableReplicaAssignment(partition_index=0, broker_ids=tuple(ids))
+        topic = CreatableTopic(
+            name="t", num_partitions=-1, replication_factor=-1, assignments=(placed,), configs=()
+        )
+        logins = leader.services.counters.logins
+        async with await connect(leader) as connection, asyncio.timeout(10):
+            await connection.request(CreateTopicsRequest(topics=(topic,)), CreateTopicsResponse)
+            while (await produce(connection, "t", (0, batch_of(b"v"))))[0].error_code:
+                pass  # it does not lead yet
+            for number in range(2, 4):
+                before = logins["BROKERS"]
+                clock.advance(61_000)
+                await until(lambda before=before: logins["BROKERS"] > before)
+                [answer] = await produce(connection, "t", (0, batch_of(b"v")))
+                assert answer.error_code == 0
+                copy = follower.services.partitions.get(TopicPartition("t", 0))
+                await until(lambda number=number, copy=copy: copy.log_end_offset == number)
+        assert leader.services.counters.connections_refused == 0
+        assert "cannot be followed" not in caplog.text

@@ -36,7 +36,7 @@ from lapse.wire.schema.delete_topics import (
 )
 from tests.support.broker.running import connect, running_node, until
 from tests.support.broker.secured import WITH_ACLS, allow, set_acls
-from tests.support.broker.two_nodes import two_nodes
+from tests.support.broker.two_nodes import BRIEF_SESSIONS, two_nodes
 
 THROTTLED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 BURST = 11  # at one a second
@@ -162,3 +162,21 @@ async def test_what_is_left_of_a_request_is_for_its_version(tmp_path: Path) -> N
         request = DeleteTopicsRequest(topic_names=("mine", "other"), timeout_ms=1)
         await rule(caller, 5, request, handle)
     assert handed_on == [DeleteTopicsRequest(topic_names=("mine",), timeout_ms=1)]
+
+
+@pytest.mark.parametrize("passed_ms", [58_000, 61_000])
+async def test_a_request_is_handed_on_when_a_session_of_brokers_has_ended(
+    tmp_path: Path, passed_ms: int
+) -> None:
+    """It was refused as NOT_CONTROLLER: the connection between them was cut, and none noticed."""
+    clock = ManualClock()
+    async with two_nodes(tmp_path, clock, **BRIEF_SESSIONS) as (controller, other):
+        async with await connect(other) as connection:
+            codes = []
+            for number in range(3):
+                answer = await connection.request(to_create(1, first=number), CreateTopicsResponse)
+                codes += [topic.error_code for topic in answer.topics]
+                clock.advance(passed_ms)
+        assert codes == [0] * 3
+        assert controller.services.counters.logins["BROKERS"] == 3
+        assert controller.services.counters.connections_refused == 0
