@@ -249,6 +249,7 @@ class Node:
         transactions.start()
         windows, mutations = self._quota_windows()
         quotas = ClientQuotas(store, topics.asking, self._env.clock, Quotas(windows, mutations))
+        self._running.push_async_callback(quotas.close)
         await quotas.load()
         access = Access(store, topics.asking, self._config.security)
         await access.load()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 from lapse.base.clock import Clock, monotonic_ms
 from lapse.base.errors import ErrorCode, KafkaError, StorageError
 from lapse.base.setting import INT_MAX, LONG_MAX
-from lapse.broker.limits.addresses import resolved
+from lapse.broker.limits.addresses import HostNames, parsed
 from lapse.broker.limits.quotas import (
     ADDRESS_KEYS,
     CLIENT_ID,
@@ -47,16 +48,21 @@ class ClientQuotas:
     """Quotas in force; code that answers a client calls `use` to get how long the client must wait.
 
     The quota of an address may be set by a host's name. It is looked up then, and at each start.
+    What others have set is in force at once, but for hosts that are not known yet: nothing waits
+    for a name server but who sets the quota of a host, and a start, for a while.
     """
 
     def __init__(
         self, store: MetadataStore, disk: DiskThreads, clock: Clock, quotas: Quotas,
-        resolve: Resolve = resolved,
+        resolve: Resolve | None = None,
     ) -> None:  # fmt: skip
         self._store, self._disk, self._clock = store, disk, clock
         self._changing = Changing(self._read_again)
-        self._quotas, self._resolve = quotas, resolve
-        self._by_address: dict[str, Entity] = {}
+        self._quotas = quotas
+        self._resolve = HostNames().address_of if resolve is None else resolve
+        self._addresses: dict[Entity, str] = {}  # of those that are one address, and set
+        self._by_address: dict[str, float] | None = None  # the rates; None: to be made of those
+        self._looking: dict[Entity, asyncio.Task[None]] = {}
         self.unsure: Callable[[], None] = lambda: None
 
     @property
@@ -65,36 +71,68 @@ class ClientQuotas:
         return self._quotas.any
 
     async def load(self) -> None:
-        """Read the store."""
-        kept = await self._disk.run(self._store.client_quotas)
-        await asyncio.gather(*(self._load(entity, values) for entity, values in kept.items()))
+        """Read the store, and look up all hosts that are found in time."""
+        await self._read_again()
+        if self._looking:
+            await asyncio.wait(self._looking.values())
 
     async def reread(self) -> None:
         """Have in force what is stored."""
         await self._changing.reread()
 
+    async def close(self) -> None:
+        """Look nothing up any more."""
+        tasks = tuple(self._looking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     async def _read_again(self) -> None:
         kept = await self._disk.run(self._store.client_quotas)
-        gone: dict[Entity, Mapping[str, float]] = {e: {} for e, _ in self.all() if e not in kept}
-        await asyncio.gather(*(self._load(e, values) for e, values in {**gone, **kept}.items()))
+        before = dict(self.all())
+        for entity in before.keys() - kept.keys():
+            self._put(entity, None, {})
+        for entity, values in kept.items():
+            if values != before.get(entity) or entity not in self._addresses:
+                self._quotas.put(entity, values)
+                self._begin_to_look_up(entity)
+        self._by_address = None
 
-    async def _load(self, entity: Entity, values: Mapping[str, float]) -> None:
-        address = await self._address_of(entity)
-        if address is None and _is_of_address(entity):
-            logger.warning("the quota of %s is not in force: no such host is found", entity[0][1])
-        self._put(entity, address, values)
+    def _begin_to_look_up(self, entity: Entity) -> None:
+        """With the address that is known so far, if one is, until another is found."""
+        name = _one_address(entity)
+        if name is None or entity in self._looking:
+            return
+        address = parsed(name)
+        if address is not None:
+            self._addresses[entity] = address
+            return
+        task = asyncio.get_running_loop().create_task(self._look_up(entity, name))
+        self._looking[entity] = task
+        task.add_done_callback(partial(self._has_looked, entity))
 
-    async def _address_of(self, entity: Entity) -> str | None:
-        """Of an entity that is one address."""
-        name = entity[0][1]
-        return await self._resolve(name) if _is_of_address(entity) and name is not None else None
+    async def _look_up(self, entity: Entity, name: str) -> None:
+        address = await self._resolve(name)
+        if address is not None:
+            self._addresses[entity] = address
+            self._by_address = None
+        elif entity not in self._addresses:
+            logger.warning("the quota of %s is not in force: no such host is found", name)
+
+    def _has_looked(self, entity: Entity, task: asyncio.Task[None]) -> None:
+        if self._looking.get(entity) is task:
+            del self._looking[entity]
 
     def _put(self, entity: Entity, address: str | None, values: Mapping[str, float]) -> None:
+        looking = self._looking.pop(entity, None)
+        if looking is not None:
+            looking.cancel()  # what it finds is of before
         self._quotas.put(entity, values)
         if address is not None and values:
-            self._by_address[address] = entity
-        elif address is not None and self._by_address.get(address) == entity:
-            del self._by_address[address]
+            self._addresses[entity] = address
+        else:
+            self._addresses.pop(entity, None)
+        self._by_address = None
 
     def all(self) -> Sequence[tuple[Entity, Mapping[str, float]]]:
         """What is set, in a fixed order."""
@@ -104,9 +142,10 @@ class ClientQuotas:
         """Change an entity's quotas; raises KafkaError where that is refused."""
         _check_entity(entity)
         _check_ops(entity, ops)
-        address = await self._address_of(entity)
-        if address is None and _is_of_address(entity):
-            raise _refused(f"{entity[0][1]} is neither an IP address nor a host that is found")
+        name = _one_address(entity)
+        address = None if name is None else await self._resolve(name)
+        if name is not None and address is None:
+            raise _refused(f"{name} is neither an IP address nor a host that is found")
 
         async def made() -> None:
             before = dict(self._quotas.of(entity))
@@ -156,8 +195,24 @@ class ClientQuotas:
 
     def connection_rate(self, address: str) -> float | None:
         """Connections a second that an address may open; None: as many as it likes."""
-        entity = self._by_address.get(address, _EVERY_ADDRESS)
-        return self._quotas.of(entity).get(CONNECTION_CREATION_RATE)
+        if self._by_address is None:
+            self._by_address = self._rates_by_address()
+        rate = self._by_address.get(address)
+        if rate is None:
+            rate = self._quotas.of(_EVERY_ADDRESS).get(CONNECTION_CREATION_RATE)
+        return rate
+
+    def _rates_by_address(self) -> dict[str, float]:
+        """Of each what is set for itself; else for a host of that address, the first by name."""
+        rates: dict[str, float] = {}
+        in_order = sorted(
+            self._addresses.items(), key=lambda one: (parsed(one[0][0][1] or "") is None, one[0])
+        )
+        for entity, address in in_order:
+            rate = self._quotas.of(entity).get(CONNECTION_CREATION_RATE)
+            if rate is not None:
+                rates.setdefault(address, rate)
+        return rates
 
 
 def _check_entity(entity: Entity) -> None:
@@ -192,9 +247,10 @@ def _check_ops(entity: Entity, ops: Ops) -> None:
             raise _refused(f"quota {key}={value:g}: allowed is a whole number up to {greatest}")
 
 
-def _is_of_address(entity: Entity) -> bool:
-    """Whether it is one address, not all of them."""
-    return entity[0][0] == IP and entity[0][1] is not None
+def _one_address(entity: Entity) -> str | None:
+    """The address or host that an entity is; None where it is all of them, or something else."""
+    kind, name = entity[0]
+    return name if kind == IP else None
 
 
 def _refused(reason: str) -> KafkaError:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from typing import Any
 
 import pytest
 
-from lapse.broker.limits.addresses import parsed, plain, resolved
+from lapse.broker.limits import addresses
+from lapse.broker.limits.addresses import HostNames, parsed, plain
+from tests.support.broker.running import until
 
 
 @pytest.mark.parametrize(
@@ -60,13 +63,46 @@ async def test_hosts_are_looked_up(
 ) -> None:
     asked = []
 
-    async def look_up(name: str, *_: object, **__: object) -> list[Any]:
+    def look_up(name: str, *_: object, **__: object) -> list[Any]:
         asked.append(name)
         if isinstance(found, Exception):
             raise found
         return found
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
-    assert await resolved("host.example") == expected
-    assert await resolved("10.0.0.1") == "10.0.0.1"
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    names = HostNames()
+    assert await names.address_of("host.example") == expected
+    assert await names.address_of("10.0.0.1") == "10.0.0.1"
     assert asked == ["host.example"]
+
+
+async def test_a_silent_name_server_holds_up_no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor who asks, for long; nor others that ask, once there are too many threads that wait."""
+    silent, waiting = threading.Event(), []
+
+    def look_up(name: str, *_: object, **__: object) -> list[Any]:
+        waiting.append(name)
+        silent.wait()
+        return [V4]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(addresses, "_LOOK_UP_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(addresses, "_THREADS_MAX", 3)
+    names = HostNames()
+    try:
+        asked = [names.address_of(f"host{n}.example") for n in range(5)]
+        assert await asyncio.gather(*asked) == [None] * 5
+        assert len(waiting) == 3
+        assert await asyncio.to_thread(lambda: 1)
+    finally:
+        silent.set()
+    await until(lambda: names._places._value == 3)
+    assert await names.address_of("host.example") == "10.0.0.7"
+
+
+async def test_a_system_without_threads_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert await HostNames().address_of("host.example") is None

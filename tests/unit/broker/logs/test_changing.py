@@ -15,7 +15,7 @@ from lapse.base.config import broker_config
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LapseError
 from lapse.broker.access.acl_store import Access
 from lapse.broker.limits.client_quotas import ClientQuotas
-from lapse.broker.limits.quotas import CONNECTION_CREATION_RATE, IP, Quotas, Windows
+from lapse.broker.limits.quotas import Quotas, Windows
 from lapse.broker.logs.changing import TRIES, Changing
 from lapse.broker.logs.topics import Topics
 from lapse.metadata.partition_states import first_state
@@ -111,26 +111,6 @@ async def test_a_quota_that_is_not_known_here_is_removed(two: Controllers) -> No
     two.last.set_client_quotas({QUOTA: {"producer_byte_rate": 9.0}})
     await two.quotas.alter(QUOTA, {"producer_byte_rate": None})
     assert two.last.client_quotas() == {}
-
-
-async def test_hosts_are_looked_up_side_by_side(two: Controllers) -> None:
-    """Who takes the office up waits for as long as the slowest of them, and not for all."""
-    names = [f"host{n}" for n in range(5)]
-    for name in names:
-        two.last.set_client_quotas({((IP, name),): {CONNECTION_CREATION_RATE: 1.0}})
-    asked: list[str] = []
-
-    async def resolve(name: str) -> str:
-        asked.append(name)
-        while len(asked) < len(names):  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        return "10.0.0.1"
-
-    two.quotas._resolve = resolve
-    async with asyncio.timeout(10):
-        await two.quotas.reread()
-    assert sorted(asked) == names
-    assert len(two.quotas.all()) == len(names)
 
 
 async def test_what_grows_while_it_is_not_known_is_read_before_the_next_change(
