@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# In an entry of the log: a reason with the longest name of a topic. Names may be as long as frames.
+SHORT_MAX = 400
+
 
 def readable(data: bytes) -> str:
     """UTF-8 as it is; what is none, or no character that is seen, as Python escapes it.
@@ -18,3 +21,14 @@ def readable_text(text: str) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def shortened(text: str) -> str:
+    """A text's beginning, and how long it is, where it has more than `SHORT_MAX` characters.
+
+    For the log: who may write megabytes in one entry fills the disk that it is on.
+    """
+    if len(text) <= SHORT_MAX:
+        return text
+    ending = f"… ({len(text)} characters)"
+    return text[: SHORT_MAX - len(ending)] + ending

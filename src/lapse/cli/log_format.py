@@ -22,6 +22,7 @@ import msgspec
 
 from lapse.base.errors import KafkaError
 from lapse.base.ids import TopicPartition
+from lapse.base.readable import readable_text
 from lapse.base.scheduling import SERVING
 
 TEXT, JSON = "text", "json"
@@ -43,11 +44,18 @@ def set_up_logs(form: str) -> None:
 
 
 class TextLines(logging.Formatter):
-    """An entry for people; it begins with the broker that it is of, where there are several."""
+    """An entry for people; it begins with the broker that it is of, where there are several.
+
+    It is one line, whatever clients call themselves; only a traceback has more.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         record.broker = f"{broker}: " if (broker := _broker_of(record)) else ""
         return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
+        record.message = readable_text(record.message)
+        return super().formatMessage(record)
 
 
 class JsonLines(logging.Formatter):

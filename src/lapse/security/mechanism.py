@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import Protocol
 
 from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.readable import shortened
 
 
 class AuthenticationFailed(KafkaError):
     """A peer is not who it says, or does not speak the mechanism.
 
     Attributes:
-        reason: for our log; never holds a password, may say whether a user exists.
+        reason: for our log; never holds a password, may say whether a user exists. What is longer
+            than a line is cut: a name may be as long as a frame.
         client_message: what the client may be told; empty means only that it failed.
     """
 
     def __init__(self, reason: str, client_message: str = "") -> None:
+        reason = shortened(reason)
         super().__init__(ErrorCode.SASL_AUTHENTICATION_FAILED, reason)
         self.reason = reason
         self.client_message = client_message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.base.readable import readable
+from lapse.base.readable import SHORT_MAX, readable, shortened
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,11 @@ from lapse.base.readable import readable
 )
 def test_bytes_as_text(data: bytes, shown: str) -> None:
     assert readable(data) == shown
+
+
+def test_what_is_long_is_cut_and_says_how_long_it_was() -> None:
+    assert shortened("a" * SHORT_MAX) == "a" * SHORT_MAX
+    cut = shortened("a" * 500_000)
+    assert len(cut) == SHORT_MAX
+    assert cut.endswith("aa… (500000 characters)")
+    assert shortened(cut) == cut

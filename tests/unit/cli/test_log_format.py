@@ -68,6 +68,22 @@ def test_an_entry_says_of_which_broker_it_is(thread: str, broker: str) -> None:
     assert found["message"] == "7% of orders-0"
 
 
+def test_an_entry_for_people_is_one_line() -> None:
+    """A client may call itself, or a topic, what it likes; what we raise is shown as it is."""
+    forged = "t\n2026-01-01 INFO lapse.broker.node: \x1b[31mforged\u2028\u202e"
+    values: dict[str, Any] = {"msg": "no topic %s", "args": (forged,), "levelname": "INFO"}
+    text = TextLines("%(levelname)s %(broker)s%(message)s")
+    shown = r"INFO no topic t\n2026-01-01 INFO lapse.broker.node: \x1b[31mforged\u2028\u202e"
+    assert text.format(logging.makeLogRecord(values)) == shown
+    try:
+        raise KafkaError(ErrorCode.NONE, "ours")
+    except KafkaError:
+        values["exc_info"] = sys.exc_info()
+    first, *traceback = text.format(logging.makeLogRecord(values)).split("\n")
+    assert first == shown
+    assert "ours" in traceback[-1]
+
+
 def test_entries_of_a_kind_have_a_template_and_their_partition() -> None:
     found = written("%s: leads in epoch %d", ORDERS, 7)
     assert found["message"] == "orders-0: leads in epoch 7"

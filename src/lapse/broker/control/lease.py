@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lapse.base.clock import Clock
+from lapse.base.readable import shortened
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Holder:
     is_remote: bool
 
     def __str__(self) -> str:
-        return f"process {self.pid}" + (f" on {self.host}" if self.host else "")
+        return f"process {self.pid}" + (f" on {shortened(self.host)}" if self.host else "")
 
 
 class Lease:

@@ -25,6 +25,7 @@ from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
+from lapse.base.readable import shortened
 from lapse.base.times import after_ms
 from lapse.broker.coordinators.consumer_groups import (
     NONE_RETIRED,
@@ -189,7 +190,7 @@ class Shard:
         Now, so that it is in the log before anything that comes next of the group. If it fails, the
         next load does the same.
         """
-        logger.warning("group %s is of both kinds in the log", batch[0].key.group)
+        logger.warning("group %s is of both kinds in the log", shortened(batch[0].key.group))
         records = [encode_entry(e.type, e.key, e.value, e.version) for e in batch]
         self._log.append(records, lambda *_: None)
         return [Write(self._log.end_offset, entry) for entry in batch]

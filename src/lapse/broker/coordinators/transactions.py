@@ -43,6 +43,7 @@ from typing import Any
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ErrorCode, KafkaError, LapseError, StorageError
 from lapse.base.ids import TopicPartition
+from lapse.base.readable import shortened
 from lapse.broker.coordinators.coordinator_log import Parts, StateLog, Writer
 from lapse.broker.coordinators.internal_topic import InternalTopic
 from lapse.broker.coordinators.late_requests import NewestConnections
@@ -385,7 +386,9 @@ class Transactions:
             results |= await self.markers.write(writer, marker, effect.partitions)
             gone = await self._gone(effect.partitions)
         except Exception:
-            logger.exception("markers of %r could not be written", effect.transactional_id)
+            logger.exception(
+                "markers of %r could not be written", shortened(effect.transactional_id)
+            )
         finally:  # whatever it was that ended it, or the transaction would hang
             self._carry_out(self._machine.markers_written(effect, results, gone))
 

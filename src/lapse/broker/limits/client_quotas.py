@@ -9,6 +9,7 @@ from functools import partial
 
 from lapse.base.clock import Clock, monotonic_ms
 from lapse.base.errors import ErrorCode, KafkaError, StorageError
+from lapse.base.readable import shortened
 from lapse.base.setting import INT_MAX, LONG_MAX
 from lapse.broker.limits.addresses import HostNames, parsed
 from lapse.broker.limits.quotas import (
@@ -117,7 +118,9 @@ class ClientQuotas:
             self._addresses[entity] = address
             self._by_address = None
         elif entity not in self._addresses:
-            logger.warning("the quota of %s is not in force: no such host is found", name)
+            logger.warning(
+                "the quota of %s is not in force: no such host is found", shortened(name)
+            )
 
     def _has_looked(self, entity: Entity, task: asyncio.Task[None]) -> None:
         if self._looking.get(entity) is task:

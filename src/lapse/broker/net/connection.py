@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.clock import monotonic_ms
+from lapse.base.readable import shortened
 from lapse.broker.access.authentication import Entrance
 from lapse.broker.fast.left_over import LeftOver
 from lapse.broker.fast.requests import Answered, FastRequests
@@ -536,7 +537,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def _log_refusal(self, reason: str) -> None:
-        services = self._services
+        services, reason = self._services, shortened(reason)
         services.counters.connections_refused += 1
         now_ms = monotonic_ms(services.clock)
         ending = services.log_lines.ending(self.session.address, reason, now_ms)

@@ -13,6 +13,7 @@ from typing import Any
 from lapse.base.clock import Clock
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import LapseError
+from lapse.base.readable import shortened
 from lapse.broker.access.acl_store import Access
 from lapse.broker.access.authentication import Entrance
 from lapse.broker.access.listeners import ANY_ADDRESS, Address
@@ -124,7 +125,7 @@ class Session:
 
     def end(self, reason: str) -> None:
         """Have the connection end after the current answer; nothing more of it is handled."""
-        self.ends = reason
+        self.ends = shortened(reason)
         self.when_ending()
 
     def lose(self) -> None:

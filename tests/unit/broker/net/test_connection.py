@@ -15,6 +15,7 @@ import pytest
 
 from lapse.base.errors import LapseError
 from lapse.base.ids import TopicPartition
+from lapse.base.readable import SHORT_MAX
 from lapse.broker.limits.log_lines import OF_KIND_MAX
 from lapse.broker.net.connection import WRITE_BUFFER_BYTES_MAX, Connection
 from lapse.broker.node import Node
@@ -24,6 +25,7 @@ from lapse.wire.envelope import decode_response, encode_request
 from lapse.wire.schema.api_versions import ApiVersionsResponse
 from lapse.wire.schema.metadata import MetadataRequest
 from tests.support.broker.running import (
+    BY_NAME,
     batch_of,
     connect,
     create,
@@ -98,6 +100,20 @@ async def test_one_that_comes_again_and_again_does_not_fill_the_log(
         await send(node, BAD["version too new"][0])
     assert len(caplog.records) == OF_KIND_MAX
     assert node.services.counters.connections_refused == 3 * OF_KIND_MAX
+
+
+async def test_what_a_client_says_is_cut_in_the_log(
+    node: Node, connection: BrokerConnection, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    name = "t" * 30_000
+    await connection.send(produce_request(name, (0, batch_of(b"v")), acks=0), version=BY_NAME)
+    await until(lambda: caplog.records)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "Produce with acks=0 failed" in line
+    assert len(line) < SHORT_MAX + 100
+    kept = node.services.log_lines._by_kind
+    assert max(len(kind) for _, kind in kept) <= SHORT_MAX
 
 
 async def test_good_frames_before_a_bad_one_are_answered(node: Node) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.exposition import generate_latest
 
+from lapse.base.readable import SHORT_MAX
 from lapse.base.secret import Secret
 from lapse.broker.http.metrics import registry
 from lapse.broker.net.connection import Connection
@@ -228,6 +229,28 @@ async def test_what_is_over_its_budget_for_a_while_only_waits(
             monkeypatch.setattr("lapse.broker.request.sasl_login.asyncio.sleep", real)
         assert any(0 < seconds <= 3 for seconds in slept)
         assert node.services.attempts.counts.waited_ms > 0
+
+
+@pytest.mark.parametrize("way", ["SCRAM", "mechanism"])
+async def test_who_has_no_login_writes_no_long_lines(
+    node: Node, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    """A name of half a megabyte, as it is written, was one of two."""
+    async with await anonymous(node) as connection:
+        mechanism = "\x01" * 30_000 if way == "mechanism" else "SCRAM-SHA-256"
+        shaken = SaslHandshakeRequest(mechanism=mechanism)
+        await connection.request(shaken, SaslHandshakeResponse)
+        if way == "SCRAM":
+            first = SaslAuthenticateRequest(auth_bytes=b"n,,n=" + b"\x01" * 500_000 + b",r=nonce")
+            answer = await connection.request(first, SaslAuthenticateResponse)
+            nonce = bytes(answer.auth_bytes).split(b",")[0]
+            proof = b"c=biws," + nonce + b",p=" + b"A" * 43 + b"="
+            await connection.request(
+                SaslAuthenticateRequest(auth_bytes=proof), SaslAuthenticateResponse
+            )
+        await until(lambda: "login failed at listener" in caplog.text)
+    longest = max(len(record.getMessage()) for record in caplog.records)
+    assert longest < SHORT_MAX + 100
 
 
 async def test_an_unknown_mechanism_is_told_which_there_are(node: Node) -> None:
