@@ -225,6 +225,13 @@ class Consumer(AbstractAsyncContextManager["Consumer"]):
         """The high watermarks, or the last stable offsets for a read_committed consumer."""
         return await self._look_up(dict.fromkeys(partitions, LATEST))
 
+    async def last_stable_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Where a read_committed consumer ends, whatever this one is."""
+        stable = partial(list_offsets, committed=True)
+        return await self._look_up(dict.fromkeys(partitions, LATEST), stable)
+
     async def _resolved(
         self, positions: Mapping[TopicPartition, int | Where]
     ) -> dict[TopicPartition, int]:

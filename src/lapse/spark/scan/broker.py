@@ -66,6 +66,8 @@ def plan(options: SourceOptions, pruning: Pruning, whole: Ranges | None = None) 
         for p in extents:
             bounds = options.starting, options.ending
             require_order_found(p, bounds, begin[p], until[p])
+        if whole is None:  # a stream's batch does not leave out what is not committed yet
+            until = {p: min(at, extents[p].end_offset) for p, at in until.items()}
         if pruning.timestamp_from is not None:
             old = await _older_until(consumer, extents, pruning.timestamp_from)
             begin = {p: max(at, old.get(p, at)) for p, at in begin.items()}
@@ -143,9 +145,7 @@ async def _look(
 
 
 def _with_consumer(options: SourceOptions, ask: Callable[[Consumer], Awaitable[T]]) -> T:
-    config = ConsumerConfig(
-        read_committed=options.committed, default_api_timeout_ms=options.api_timeout_ms
-    )
+    config = ConsumerConfig(default_api_timeout_ms=options.api_timeout_ms)
 
     async def use(cluster: Cluster) -> T:
         async with Consumer(cluster, config) as consumer:
@@ -218,9 +218,19 @@ async def _extents(
     there = [TopicPartition(name, n) for name, topic in topics.items() for n in topic.leaders]
     chosen = sorted(named(options, there, f"at {options.bootstrap}", lenient=lenient))
     first = await consumer.beginning_offsets(chosen)
-    last = await consumer.end_offsets(chosen)
+    stable = await consumer.last_stable_offsets(chosen) if options.committed else None
+    last = await consumer.end_offsets(chosen)  # after those, which are never beyond it
+    ends = last if stable is None else stable
     ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id.int}
-    return {p: Extent(first[p], max(first[p], last[p]), ids.get(p.topic)) for p in chosen}
+    return {
+        p: Extent(
+            first[p],
+            max(first[p], ends[p]),
+            ids.get(p.topic),
+            max(first[p], ends[p], last[p]),
+        )
+        for p in chosen
+    }
 
 
 async def _resolved(
@@ -229,13 +239,15 @@ async def _resolved(
     bounds: Bounds,
     options: SourceOptions,
 ) -> dict[TopicPartition, int]:
-    """Offsets between the start and the end of each log."""
+    """Offsets between the start and the end of each log; only the latest is where readers end."""
     timed = {p: at for p in extents if (at := bounds.time_of(p)) is not None}
     found = await _at_times(consumer, timed)
     return {
-        p: min(bounds.or_end(found[p], p, extent.end_offset), extent.end_offset)
+        p: min(bounds.or_end(found[p], p, extent.end_offset), extent.known_end)
         if p in timed
-        else offset_in(p, extent, bounds, options, extent.end_offset)
+        else offset_in(
+            p, replace(extent, end_offset=extent.known_end), bounds, options, extent.end_offset
+        )
         for p, extent in extents.items()
     }
 

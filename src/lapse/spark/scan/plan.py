@@ -155,10 +155,15 @@ class Extent:
     topic_id: uuid.UUID | None = None
     log_end_offset: int | None = None
 
+    @property
+    def known_end(self) -> int:
+        """Where the log ends, for all that is known: no offset up to there is lost."""
+        return self.end_offset if self.log_end_offset is None else self.log_end_offset
+
     def end_for(self, position: int) -> int:
         """Where a reader that has come to `position` ends; below it only where the log does."""
-        known = self.end_offset if self.log_end_offset is None else self.log_end_offset
-        return position if self.end_offset < position <= known else self.end_offset
+        is_there = self.end_offset < position <= self.known_end
+        return position if is_there else self.end_offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from lapse.base.clock import SystemClock
+from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.spark.scan import place
 from lapse.spark.scan.bounds import EARLIEST, Bounds
@@ -177,7 +178,10 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fail_on_data_loss:
             _check_all_there(wanted, there, ())
         anew = self._made_anew(ids, there)
-        return {p: offset for p, offset in wanted.items() if p in there and p.topic not in anew}
+        left = {p: offset for p, offset in wanted.items() if p in there and p.topic not in anew}
+        for partition, offset in sorted(left.items()):
+            _require_stable(partition, offset, there[partition])
+        return left
 
     def _made_anew(self, ids: TopicIds, there: Extents) -> frozenset[str]:
         """Names that other topics have by now; raises DataLost if that is to end the query."""
@@ -215,6 +219,20 @@ def _latest(
                 f"{end}: it was made anew, or cut; failOnDataLoss=false goes on there"
             )
     return {**begin, **ends}
+
+
+def _require_stable(partition: TopicPartition, offset: int, extent: Extent) -> None:
+    """Raise KafkaError where a transaction is open below a batch's end: the rest would be lost.
+
+    So it is where the batch was planned for readers of what is not committed.
+    """
+    if extent.end_offset < offset <= extent.known_end:
+        raise KafkaError(
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+            f"{partition}: the batch ends at offset {offset}, and committed records end at "
+            f"{extent.end_offset} for now: start the query again when the transaction there has "
+            "ended, or with kafka.isolation.level=read_uncommitted",
+        )
 
 
 def _check_all_there(

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from lapse.base.errors import ConfigError
+from lapse.base.errors import ConfigError, KafkaError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.log.checkpoints import write_topic_id
 from lapse.log.partition_log import PartitionLog
+from lapse.spark.scan import place
 from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import parse_options
-from lapse.spark.scan.plan import Split
+from lapse.spark.scan.plan import Pruning, Split
 from lapse.spark.source.progress import parse_offsets
 from lapse.spark.source.stream import LapseStreamReader, limited, offsets_of, position_of
 from lapse.testing.clock import ManualClock
@@ -375,7 +376,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def of_broker(broker: Broker, **given: str) -> LapseStreamReader:
     where = {"kafka.bootstrap.servers": broker.bootstrap, "startingOffsets": "earliest"}
-    return LapseStreamReader(parse_options({**where, **given}, streaming=True))
+    named = {"columns": "topic,offset"}
+    return LapseStreamReader(parse_options({**where, **named, **given}, streaming=True))
+
+
+def new_log(broker: Broker, topic: str) -> PartitionLog:
+    """Of the one partition of a new topic."""
+    broker.do(lambda node: create(node, topic, 1))
+    return broker.node.services.partitions.get(TopicPartition(topic, 0))
 
 
 def tasks(
@@ -467,23 +475,80 @@ def test_what_comes_between_its_end_and_its_start_is_the_next_querys(
     assert read(again, first, after) == ([] if offsets == "latest" else rest)
 
 
-@pytest.mark.parametrize("given", [{"startingTimestamp": str(NOW + 1000)},
-                                   {"startingOffsets": '{"a":{"0":5}}'}])  # fmt: skip
+COMMITTED = {"kafka.isolation.level": "read_committed"}
+
+
+def with_open_transaction(log: PartitionLog) -> None:
+    """Its records are 3 and 4, and of no transaction are those before it and from 5 on."""
+    append(log, batch(timestamp=NOW))
+    data(log, 7, 0, timestamp=NOW + 10)
+    append(log, batch(timestamp=NOW + 1000))
+
+
+@pytest.mark.parametrize("by_broker", [False, True])
+@pytest.mark.parametrize("how", ["offset", "time"])
 def test_a_stream_may_begin_above_an_open_transaction(
-    tmp_path: Path, given: dict[str, str]
+    broker: Broker, tmp_path: Path, how: str, by_broker: bool
 ) -> None:
     """It waits for its end there: nothing was cut, and nothing before its start is read."""
-    log = open_log(tmp_path / str(A))
-    append(log, batch(timestamp=NOW))
-    data(log, 7, 0, timestamp=NOW + 10)  # 3, 4
-    append(log, batch(timestamp=NOW + 1000))  # from 5 on
-    stream = reader(tmp_path, **{"kafka.isolation.level": "read_committed", **given})
+    topic = f"above-{how}"
+    log = new_log(broker, topic) if by_broker else open_log(tmp_path / f"{topic}-0")
+    with_open_transaction(log)
+    given = {
+        "offset": {"startingOffsets": f'{{"{topic}":{{"0":5}}}}'},
+        "time": {"startingTimestamp": str(NOW + 1000)},
+    }[how] | COMMITTED
+    stream = of_broker(broker, subscribe=topic, **given) if by_broker else reader(tmp_path, **given)
     start = stream.initialOffset()
-    assert offsets_of(start) == {A: 5}
+    assert offsets_of(start) == {TopicPartition(topic, 0): 5}
     waits = stream.latestOffset(start, ALL)
     assert waits == stream.latestOffset(waits, ALL) == start
     end(log, 7, commit=True)
-    assert read(stream, start, stream.latestOffset(start, ALL)) == ["a:5", "a:6", "a:7"]
+    found = read(stream, start, stream.latestOffset(start, ALL))
+    assert found == [f"{topic}:5", f"{topic}:6", f"{topic}:7"]
+
+
+@pytest.mark.parametrize("by_broker", [False, True])
+@pytest.mark.parametrize("lenient", ["true", "false"])
+def test_a_position_above_the_last_stable_offset_is_no_loss(
+    broker: Broker, tmp_path: Path, lenient: str, by_broker: bool
+) -> None:
+    """A query that read all goes on with read_committed: it has nothing to read again."""
+    topic = f"above-{lenient}"
+    log = new_log(broker, topic) if by_broker else open_log(tmp_path / f"{topic}-0")
+    with_open_transaction(log)
+    given = {"failOnDataLoss": lenient}
+
+    def life(**more: str) -> LapseStreamReader:
+        if by_broker:
+            return of_broker(broker, subscribe=topic, **given, **more)
+        return reader(tmp_path, **given, **more)
+
+    first = life()
+    start = first.initialOffset()
+    done = first.latestOffset(start, ALL)
+    assert offsets_of(done) == {TopicPartition(topic, 0): 8}
+    again = life(**COMMITTED)
+    assert offsets_of(again.latestOffset(done, ALL)) == offsets_of(done)
+    with pytest.raises(KafkaError, match="ends at offset 8, and committed records end at 3"):
+        again.partitions(start, done)  # the batch was not done: what is in it is not to be lost
+    end(log, 7, commit=True)
+    assert read(again, start, done) == [f"{topic}:{n}" for n in range(8)]
+
+
+@pytest.mark.parametrize("by_broker", [False, True])
+def test_committed_records_end_below_an_end_that_is_above_them(
+    broker: Broker, tmp_path: Path, by_broker: bool
+) -> None:
+    """Of a batch query: the log has that offset, and what is not committed is not read."""
+    where = {"path": str(tmp_path)}
+    if by_broker:
+        where = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "below"}
+    log = new_log(broker, "below") if by_broker else open_log(tmp_path / "below-0")
+    with_open_transaction(log)
+    given = {"endingOffsets": '{"below":{"0":7}}', **COMMITTED}
+    splits = place.plan(parse_options({**where, **given}), Pruning())
+    assert [(s.offset_from, s.offset_until) for s in splits[0].slices] == [(0, 3)]
 
 
 def test_a_log_that_ends_below_an_open_transactions_reader_was_cut(tmp_path: Path) -> None:
