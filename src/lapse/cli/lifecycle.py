@@ -106,12 +106,12 @@ def _served(args: argparse.Namespace, configs: Sequence[BrokerConfig]) -> Served
     if len(configs) > 1:
         raise ConfigError("--bootstrap-server: allowed is one CONFIG with it, the service's own")
     # Most services are beside their brokers, and need no client of Kafka in memory.
-    from lapse.cli.remote import client_properties, config_file  # noqa: PLC0415
+    from lapse.cli.remote import said_properties  # noqa: PLC0415
     from lapse.cli.remote_brokers import RemoteBrokers  # noqa: PLC0415
     from lapse.client.login import login  # noqa: PLC0415
     from lapse.lifecycle.owner.kafka_channel import Brokers  # noqa: PLC0415
 
-    properties = client_properties(config_file(args.command_config))
+    properties = said_properties(args.command_config)
     brokers = Brokers(args.bootstrap_server, login(properties))
     return RemoteBrokers(brokers, configs[0], SystemClock())
 

@@ -56,10 +56,23 @@ def connection(args: argparse.Namespace, environment: Mapping[str, str] = os.env
 
     Raises StorageError where the file cannot be read.
     """
-    properties = client_properties(config_file(args.command_config, environment))
+    properties = said_properties(args.command_config, environment)
     said = args.bootstrap_server or environment.get(BOOTSTRAP) or properties.get(_ADDRESS)
     others = {name: text for name, text in properties.items() if name != _ADDRESS}
     return Connection(said or BOOTSTRAP_DEFAULT, others)
+
+
+def said_properties(
+    said: Path | Mapping[str, str] | None, environment: Mapping[str, str] = os.environ
+) -> Mapping[str, str]:
+    """A client's properties: of the file that counts, or themselves.
+
+    Who runs a command in its own process may hand them over so, and no file has its secrets.
+    Raises StorageError where the file cannot be read.
+    """
+    if isinstance(said, Mapping):
+        return said
+    return client_properties(config_file(said, environment))
 
 
 def config_file(said: Path | None, environment: Mapping[str, str] = os.environ) -> Path | None:

@@ -10,7 +10,7 @@ from lapse.base.clock import SystemClock
 from lapse.base.decoding import from_json
 from lapse.cli import export as command
 from lapse.spark.actions.commands import answer_of
-from lapse.spark.actions.task import Command, answered, client_file, parsed
+from lapse.spark.actions.task import Command, answered, arguments, parsed
 from lapse.spark.export import run
 from lapse.spark.export.partition import Written as PartitionWritten
 from lapse.spark.export.tables import table_at
@@ -66,10 +66,9 @@ def export_topic(jobs: Jobs, asked: Command) -> run.Done:
 def begin(encoded: bytes) -> Begun:
     """What is to be done, with the table locked."""
     asked = from_json(encoded, Command)
-    with client_file(asked) as words:
-        args = parsed(words)
-        place, wish = command.table_of(args)
-        topic, table, clock = command.topic_of(args), table_at(place), SystemClock()
+    args = arguments(asked)
+    place, wish = command.table_of(args)
+    topic, table, clock = command.topic_of(args), table_at(place), SystemClock()
     if args.dry_run:
         return Begun(topic.options, None, run.would_do(table, lambda: topic.look(clock), wish))
     with table.locked():

@@ -12,7 +12,7 @@ import functools
 import io
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +20,6 @@ import msgspec
 from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, LapseError, unreadable
 from lapse.base.extras import needed_for
-from lapse.base.fs import RealFs, temporary_folder
 from lapse.cli.main import ENVIRONMENT, build_parser
 from lapse.cli.parser import USAGE
 from lapse.spark.session.jobs import Work
@@ -31,11 +30,15 @@ class Command(msgspec.Struct, frozen=True):
 
     Attributes:
         words: its name and its options, as on a command line.
-        client: settings of Kafka's clients, secrets among them: a file of the task's own.
+        client: settings of Kafka's clients, secrets among them; not shown.
     """
 
     words: tuple[str, ...]
     client: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        """Its words alone."""
+        return f"Command({self.words!r})"
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -97,10 +100,23 @@ def _ended(name: str, run: Callable[[], int]) -> Ended:
 
 
 def _run(command: Command) -> int:
-    with client_file(command) as words:
-        args = parsed(words)
-        code: int = args.run(args)
-        return code
+    args = arguments(command)
+    code: int = args.run(args)
+    return code
+
+
+def arguments(command: Command) -> Namespace:
+    """What a command means, with its client's settings in the place of the file that has them.
+
+    They are in no file: Spark kills the worker of a task that is broken off, and a file would stay.
+    Raises as `parsed`.
+    """
+    args = parsed(command.words)
+    if command.client:
+        if not hasattr(args, "command_config"):
+            raise ConfigError(f"lapse {command.words[0]} talks to no broker, and takes no client")
+        args.command_config = command.client
+    return args
 
 
 def parsed(words: Sequence[str]) -> Namespace:
@@ -115,26 +131,3 @@ def parsed(words: Sequence[str]) -> Namespace:
     except SystemExit as e:
         text = said.getvalue().strip().removeprefix("lapse: ")
         raise ConfigError(text.partition("; see `")[0]) from e
-
-
-@contextlib.contextmanager
-def client_file(command: Command) -> Iterator[tuple[str, ...]]:
-    """The words, with the option that names a file of the client's settings, ours alone to read."""
-    if not command.client:
-        yield command.words
-        return
-    with temporary_folder("action") as folder:
-        path = folder / "client.properties"
-        lines = (f"{_escaped(name)}={_escaped(text)}\n" for name, text in command.client.items())
-        RealFs().write_file(path, "".join(lines).encode())
-        name, *rest = command.words
-        yield (name, "--command-config", str(path), *rest)
-
-
-def _escaped(text: str) -> str:
-    """As a line of a properties file."""
-    return "".join(_ESCAPES.get(letter, letter) for letter in text)
-
-
-_ESCAPES = {"\\": "\\\\", "=": "\\=", ":": "\\:", "\n": "\\n", "\r": "\\r", " ": "\\ ", "#": "\\#",
-            "!": "\\!", "\t": "\\t", "\f": "\\f"}  # fmt: skip

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import stat
+import tempfile
+from argparse import Namespace
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from lapse.base.errors import ConfigError, StorageError
-from lapse.base.properties import read_properties
-from lapse.spark.actions.task import Command, Ended, answered, client_file, parsed, run_command
+from lapse.cli.remote import connection
+from lapse.spark.actions.task import Command, Ended, answered, arguments, parsed, run_command
 
 
 def ended(*words: str) -> Ended:
@@ -71,13 +71,25 @@ def test_the_words_mean_what_they_mean_on_a_command_line() -> None:
     assert (args.logdir, args.first_dirty, args.settings) == (Path("/data"), 7, ["a=b"])
 
 
-def test_a_clients_settings_are_a_file_of_ours_alone() -> None:
+def test_a_clients_settings_are_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark kills the worker of a task that is broken off, and a file of secrets would stay."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    seen: list[object] = []
+
+    def run(args: Namespace) -> int:
+        seen.append(dict(connection(args).properties))
+        seen.append(list(tmp_path.rglob("*")))
+        return 0
+
     client = {"sasl.jaas.config": 'a="b c";\nd', "!odd #=: name": "\\ \t"}
-    with client_file(Command(("plan", "--json"), client)) as words:
-        name, option, path, *rest = words
-        assert (name, option, rest) == ("plan", "--command-config", ["--json"])
-        assert dict(read_properties(Path(path))) == client
-        assert stat.S_IMODE(os.stat(Path(path).parent).st_mode) == 0o700
-    assert not Path(path).exists()
-    with client_file(Command(("plan",))) as words:
-        assert words == ("plan",)
+    command = Command(("topic", "list", "--bootstrap-server=b:1"), client)
+    monkeypatch.setattr("lapse.cli.topic.run", run)
+    assert msgspec.json.decode(run_command(msgspec.json.encode(command)), type=Ended).error == ""
+    assert seen == [client, []]
+    assert "b c" not in repr(command)
+    assert arguments(Command(("topic", "list"))).command_config is None
+
+
+def test_a_command_that_talks_to_no_broker_takes_no_client() -> None:
+    with pytest.raises(ConfigError, match="lapse dump talks to no broker, and takes no client"):
+        arguments(Command(("dump", "/data"), {"sasl.mechanism": "PLAIN"}))
