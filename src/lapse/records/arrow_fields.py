@@ -54,15 +54,57 @@ def fields_of_arrow(records: pa.RecordBatch | pa.Table, now_ms: int) -> RecordFi
 def typed_column(
     records: pa.RecordBatch | pa.Table, name: str, kind: pa.DataType
 ) -> pa.Array | None:
-    """One array of that type, or None where there is no such column. Raises ConfigError."""
+    """One array of that type, or None where there is no such column.
+
+    Raises ConfigError where it is of another kind: 1.0 is no partition, 5 no key, and a time of no
+    zone no moment.
+    """
     if name not in records.schema.names:
         return None
     column = records.column(name)
+    if not _is_alike(column.type, kind):
+        raise ConfigError(f"column {name} of type {column.type}: allowed is {kind}")
     try:
         column = pc.cast(column, kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
         raise ConfigError(f"column {name} of type {column.type}: allowed is {kind}") from e
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _is_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a type is another width, or another layout, of the same kind; strings are bytes."""
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if pa.types.is_null(found):
+        return True  # nothing but nulls is in it
+    kinds = _kind_of(found), _kind_of(wanted)
+    if kinds == ("list", "list"):
+        return _is_alike(found.value_type, wanted.value_type)
+    if kinds == ("struct", "struct"):
+        names = [[field.name for field in one] for one in (found, wanted)]
+        pairs = zip(found, wanted, strict=False)
+        return names[0] == names[1] and all(_is_alike(one.type, of.type) for one, of in pairs)
+    return kinds[0] == kinds[1] or kinds == ("string", "binary")
+
+
+def _kind_of(kind: pa.DataType) -> str:
+    """What all widths and layouts of a type are; empty for other types."""
+    if pa.types.is_timestamp(kind):
+        return "time" if kind.tz is None else "moment"
+    return next((name for name, among in _KINDS.items() if any(is_(kind) for is_ in among)), "")
+
+
+_KINDS = {
+    "string": (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    "binary": (
+        pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view,
+        pa.types.is_fixed_size_binary,
+    ),
+    "integer": (pa.types.is_integer,),
+    "boolean": (pa.types.is_boolean,),
+    "list": (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
+    "struct": (pa.types.is_struct,),
+}  # fmt: skip
 
 
 def bytes_column(records: pa.RecordBatch | pa.Table, name: str, count: int) -> Bytes:

@@ -224,8 +224,13 @@ def _ticks(rows: Rows, name: str) -> tuple[str, pa.DataType]:
     if name not in rows.schema.names:
         return "ms", pa.timestamp("ms")
     kind = rows.schema.field(name).type
-    if not pa.types.is_timestamp(kind):
-        raise ConfigError(f"column {name} of type {kind}: allowed is a timestamp")
+    if pa.types.is_null(kind):
+        return "ms", pa.timestamp("ms")
+    if not pa.types.is_timestamp(kind) or kind.tz is None:
+        raise ConfigError(
+            f"column {name} of type {kind}: allowed is a timestamp with a time zone, in Spark "
+            "TIMESTAMP and not TIMESTAMP_NTZ, which says no moment"
+        )
     unit = "ms" if kind.unit == "s" else kind.unit
     return unit, pa.timestamp(unit, kind.tz)
 

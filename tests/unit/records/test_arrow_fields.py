@@ -73,6 +73,10 @@ def test_tombstones() -> None:
         ({"key": [b"k"], "colour": [5]}, "columns key, colour: allowed"),
         ({"key": [5]}, "column key of type int64"),
         ({"key": [b"k"], "create_time": ["soon"]}, "column create_time of type string"),
+        (
+            {"key": [b"k"], "create_time": pa.array([5], pa.timestamp("ms"))},
+            "column create_time of type timestamp.ms.: allowed is timestamp.ms, tz=UTC",
+        ),
         ({"key": [b"k"], "headers": [[{"key": "h", "value": b"v"}]]}, "column headers"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -67,7 +68,7 @@ def test_times_are_told_or_now_in_whole_milliseconds() -> None:
     table = rows(
         value=[b"v"] * 4,
         timestamp=pa.array([5_999, 5_999, None, -1000], pa.timestamp("us", tz="UTC")),
-        create_time=pa.array([None, 7_000_000, None, None], pa.timestamp("ns")),
+        create_time=pa.array([None, 7_000_000, None, None], pa.timestamp("ns", tz="Europe/Zurich")),
     )
     [found] = written(table, ONE).values()
     assert [r.create_time for r in found] == [5, 7, NOW, -1]
@@ -139,7 +140,7 @@ def test_nothing_is_nothing() -> None:
         ),
         (
             {"value": [b"v"], "topic": ["b"],
-             "timestamp": pa.array([-2000], pa.timestamp("us"))},
+             "timestamp": pa.array([-2000], pa.timestamp("us", "UTC"))},
             "record 0 has a timestamp before 1970",
         ),
         (
@@ -156,6 +157,51 @@ def test_nothing_is_nothing() -> None:
 def test_what_cannot_be_written(columns: dict[str, list[object]], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         next(encode_batches(pa.table(columns), SPEC))
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("timestamp", pa.array([5_000], pa.timestamp("us"))),  # Spark's TIMESTAMP_NTZ
+        ("create_time", pa.array([5_000], pa.timestamp("us"))),
+        ("create_time", pa.array([5])),
+        ("partition", pa.array(["0"])),
+        ("partition", pa.array([0.0])),
+        ("partition", pa.array([False])),
+        ("is_tombstone", pa.array([1])),
+        ("key", pa.array([5])),
+        ("key", pa.array([[b"k"]])),
+        ("topic", pa.array([b"b"])),
+        ("headers", pa.array([[{"key": 5, "value": b"v"}]])),
+        ("headers", pa.array([[{"value": b"v", "key": "h"}]])),
+    ],
+)
+def test_a_column_of_another_kind_is_refused(name: str, column: pa.Array) -> None:
+    """Cast it would be written, and mean what nobody said."""
+    table = pa.table({"value": [b"v"], "topic": ["b"]}).drop_columns(["topic"] * (name == "topic"))
+    said = re.escape(f"column {name} of type {column.type}: allowed is ")
+    with pytest.raises(ConfigError, match=said):
+        next(encode_batches(table.append_column(name, column), SPEC))
+
+
+def test_a_column_of_another_width_is_of_the_same_kind() -> None:
+    headers = pa.array([[{"key": "h", "value": "x"}]] * 2)
+    table = pa.table(
+        {
+            "key": pa.array(["k", None], pa.large_string()),
+            "value": pa.array([b"v", b"w"]).dictionary_encode(),
+            "topic": pa.array(["b"] * 2).cast(pa.string_view()),
+            "partition": pa.array([0, 0], pa.uint8()),
+            "headers": headers.cast(pa.large_list(headers.type.value_type)),
+            "timestamp": pa.nulls(2),
+            "is_tombstone": pa.nulls(2),
+        }
+    )
+    [(where, found)] = written(table, SPEC).items()
+    assert where == TopicPartition("b", 0)
+    assert [(r.key, r.value, r.headers, r.timestamp) for r in found] == [
+        (b"k", b"v", (("h", b"x"),), NOW), (None, b"w", (("h", b"x"),), NOW),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("codec", Codec)
