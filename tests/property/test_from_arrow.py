@@ -36,13 +36,15 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
         "headers": draw(st.none() | pairs),
         "timestamp": draw(MICROS),
         "create_time": draw(MICROS),
+        "create_time_ms": draw(st.none() | st.integers(-(1 << 63), (1 << 63) - 1)),
         "is_tombstone": draw(st.sampled_from([None, True, False] if value is not None else [None])),
     }
 
 
 TYPES = {
     "topic": pa.string(), "partition": pa.int32(), "key": pa.binary(), "value": pa.binary(),
-    "headers": HEADERS, "timestamp": TIME, "create_time": TIME, "is_tombstone": pa.bool_(),
+    "headers": HEADERS, "timestamp": TIME, "create_time": TIME, "create_time_ms": pa.int64(),
+    "is_tombstone": pa.bool_(),
 }  # fmt: skip
 
 

@@ -74,6 +74,7 @@ def _rows_of_batch(
                 "timestampType": int(timed),
                 "headers": _headers(record, batch.position),
                 "create_time": None if lost or time == -1 else _micros(time),
+                "create_time_ms": None if lost or time == -1 else time,
                 "append_time": _known(batch.max_timestamp) if timed else None,
                 "is_tombstone": bool(record.value is None or (valued_tombstones and flagged)),
                 "horizon": _micros(batch.base_timestamp) if batch.attributes & HORIZON else None,

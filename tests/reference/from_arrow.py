@@ -24,10 +24,12 @@ def records_by_partition(
             key = row["key"]
             partition = keyless_from % count if key is None else partition_of(key, count)
         micros = row["timestamp"] if row["create_time"] is None else row["create_time"]
+        near_ms = now_ms if micros is None else micros // 1000
+        exact_ms = row["create_time_ms"]
         record = NewRecord(
             row["key"],
             row["value"],
-            now_ms if micros is None else micros // 1000,
+            near_ms if exact_ms is None else exact_ms,
             tuple(row["headers"] or ()),
             tombstone=bool(row["is_tombstone"] and row["value"] is not None),
         )

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
+from lapse.base.setting import LONG_MAX
 from lapse.client.admin import Admin
 from lapse.client.consumer import Consumer
 from lapse.client.producer import Producer
@@ -125,6 +126,24 @@ def test_everything_but_offsets_stays(
         shown = [r.append_time if kinds[1] == APPEND else r.create_time for r in found]
         assert [r.timestamp for r in found] == shown
         assert any(r.key is None for r in found)
+
+
+def test_times_stay_that_a_timestamp_of_spark_does_not_hold(
+    spark: SparkSession, here: ClusterAddress, there: ClusterAddress, tmp_path: Path
+) -> None:
+    """Nanoseconds that a producer took for milliseconds, and those before 1970."""
+    times_ms = [THEN, 1_700_000_000_000_000_000, -315_619_200_000]
+
+    async def send_them() -> None:
+        async with Producer(here.bootstrap) as producer:
+            for time_ms in times_ms:
+                await producer.send("far", b"k", b"v", None, time_ms, partition=0)
+
+    for place in (here, there):
+        asyncio.run(create(place, "far", **{"message.timestamp.after.max.ms": str(LONG_MAX)}))
+    asyncio.run(send_them())
+    copy(spark, CopySpec(here, there, ("far",), tmp_path))
+    assert [r.create_time for r in asyncio.run(all_of(there, "far"))] == times_ms
 
 
 def test_a_copy_goes_on_where_it_was_and_a_crash_repeats_nothing(

@@ -25,7 +25,7 @@ def fields_of_arrow(records: pa.RecordBatch | pa.Table, now_ms: int) -> RecordFi
     """Records of one partition, by the columns `key`, `value`, `create_time`, `is_tombstone`.
 
     A null value is a tombstone whatever `is_tombstone` says of it, save False: that is refused
-    (KIP-87). Where a create time is null it is `now_ms`.
+    (KIP-87). Where a create time is null it is `now_ms`; `create_time_ms` wins over it.
 
     Raises:
         ConfigError: there is neither key nor value, a column of an unknown name or another type,
@@ -135,11 +135,14 @@ def nulls_of(column: pa.Array) -> NDArray[np.bool_]:
 
 
 def _times(records: pa.RecordBatch | pa.Table, now_ms: int, count: int) -> NDArray[np.int64]:
-    column = typed_column(records, "create_time", _MILLIS)
-    if column is None:
-        return np.full(count, now_ms, np.int64)
-    filled = pc.fill_null(column.cast(pa.int64()), now_ms)
-    return np.array(filled.to_numpy(zero_copy_only=False), np.int64)
+    times = np.full(count, now_ms, np.int64)
+    for name, kind in (("create_time", _MILLIS), ("create_time_ms", pa.int64())):  # which wins
+        column = typed_column(records, name, kind)
+        if column is not None:
+            given = ~nulls_of(column)
+            filled = pc.fill_null(column.cast(pa.int64()), 0)
+            times[given] = filled.to_numpy(zero_copy_only=False)[given]
+    return times
 
 
 def flagged(records: pa.RecordBatch | pa.Table, values: Bytes, count: int) -> NDArray[np.bool_]:

@@ -14,10 +14,9 @@ from lapse.base.errors import CorruptData
 from lapse.kernels import columns as kernel
 from lapse.kernels.layout import CONTROL, DELETE_HORIZON, RECORD_TOMBSTONE, VALUED_TOMBSTONES
 from lapse.records.column_chunk import Chunk, room_for
-from lapse.records.column_spec import HEADERS, OFFSET_MAX, TIME, TYPES, ColumnSpec
+from lapse.records.column_spec import HEADERS, TIME, TIME_MS_MAX, TYPES, ColumnSpec
 from lapse.records.layout import NO_PRODUCER_ID, NO_TIMESTAMP
 
-_MICROS_MAX = OFFSET_MAX // 1000
 _EMPTY = np.empty(0, np.uint8)
 
 
@@ -38,7 +37,7 @@ def _fixed(
 
 def _micros(times_ms: NDArray[np.int64]) -> NDArray[np.int64]:
     """In place."""
-    np.clip(times_ms, -_MICROS_MAX, _MICROS_MAX, out=times_ms)
+    np.clip(times_ms, -TIME_MS_MAX, TIME_MS_MAX, out=times_ms)
     return np.multiply(times_ms, 1000, out=times_ms)
 
 
@@ -88,11 +87,21 @@ def _timestamp_type(chunk: Chunk, _: ColumnSpec) -> pa.Array:
 
 
 def _create_time(chunk: Chunk, _: ColumnSpec) -> pa.Array:
+    times, valid = _known_create_times(chunk)
+    return _fixed(TIME, _micros(times), valid)
+
+
+def _create_time_ms(chunk: Chunk, _: ColumnSpec) -> pa.Array:
+    return _fixed(TYPES["create_time_ms"], *_known_create_times(chunk))
+
+
+def _known_create_times(chunk: Chunk) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """In milliseconds, and which of them count."""
     times = chunk.create_times()
     valid = times != NO_TIMESTAMP
     if chunk.flattened.any():
         valid &= ~chunk.each(chunk.flattened)
-    return _fixed(TIME, _micros(times), valid)
+    return times, valid
 
 
 def _append_time(chunk: Chunk, spec: ColumnSpec) -> pa.Array:
@@ -143,6 +152,7 @@ MAKERS: dict[str, Callable[[Chunk, ColumnSpec], pa.Array]] = {
     "horizon": _horizon,
     "producer_id": _producer_id,
     "control": _control,
+    "create_time_ms": _create_time_ms,
 }
 
 

@@ -13,6 +13,7 @@ from lapse.records.append_times import NOTHING, AppendTimes
 from lapse.records.column_filter import Condition
 
 TIME = pa.timestamp("us", tz="UTC")
+TIME_MS_MAX = ((1 << 63) - 1) // 1000  # what fits into it; farther ones read as this
 HEADERS = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 )
@@ -31,8 +32,11 @@ TYPES: dict[str, pa.DataType] = {
     "horizon": TIME,
     "producer_id": pa.int64(),
     "control": pa.bool_(),
+    "create_time_ms": pa.int64(),
 }
-WITHOUT_HEADERS = tuple(name for name in TYPES if name != "headers")
+# Who names no columns gets these; what only a copy needs is for who asks for it.
+WITH_HEADERS = tuple(name for name in TYPES if name != "create_time_ms")
+WITHOUT_HEADERS = tuple(name for name in WITH_HEADERS if name != "headers")
 
 RECORDS_MAX = 1 << 15
 BYTES_MAX = 64 << 20

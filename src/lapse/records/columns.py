@@ -14,6 +14,7 @@ The columns are those of Spark's Kafka source, under its names and with its type
 - `horizon`: the delete horizon of the record's batch (KIP-534), or null.
 - `producer_id`: null without one.
 - `control`: whether it is a control record; such records are handed out only on request.
+- `create_time_ms`: `create_time` in ms, also where it does not fit into microseconds.
 
 **A lost create time.** When Kafka's cleaner rewrites a LogAppendTime batch, every create time in it
 becomes the append time (L15). So where *all* records of a LogAppendTime batch claim to be created

@@ -3,7 +3,10 @@
 Columns as Spark's Kafka sink has them (`key`, `value`, `headers`, `topic`, `partition`), and ours:
 
 - `timestamp`: the record's create time; `create_time`, where there is one, wins: a copy of a
-  LogAppendTime topic keeps what the producer said (KIP-32). Where both are null, `now_ms`.
+  LogAppendTime topic keeps what the producer said (KIP-32). Where both are null, `now_ms`. One
+  before 1970 is refused, as Kafka's producers do, save -1 ms, which is none. So is one that
+  `columns` gives for times that do not fit: it is not what the record says.
+- `create_time_ms` wins over both. It is written as it is, whatever it is: brokers judge it (T-1).
 - `is_tombstone`: true with a value flags the record (KIP-87), only for topics that have such; false
   without a value is refused; null, or no such column: a null value is a tombstone.
 
@@ -41,7 +44,7 @@ from lapse.records.arrow_fields import (
 )
 from lapse.records.batch_writer import Bytes, RecordFields, split, write_batch
 from lapse.records.builder import BatchSpec
-from lapse.records.column_spec import HEADERS, TYPES
+from lapse.records.column_spec import HEADERS, TIME_MS_MAX, TYPES
 from lapse.records.layout import NO_TIMESTAMP, Codec
 
 _BATCH_BYTES_MAX = 1 << 20  # what a broker takes by default
@@ -164,7 +167,7 @@ def check_columns(names: Collection[str]) -> None:
         wrong = f"no column {unknown[0]!r}" if unknown else "column value is missing"
         raise ConfigError(
             f"{wrong}: written are key, value, headers, topic, partition, timestamp (or "
-            "create_time) and is_tombstone; what else the source reads is left out"
+            "create_time, create_time_ms) and is_tombstone; what else the source reads is left out"
         )
 
 
@@ -205,7 +208,7 @@ def _places(
 
 
 def _times(rows: Rows, now_ms: int) -> NDArray[np.int64]:
-    """`create_time`, else `timestamp`, else now, in milliseconds."""
+    """`create_time_ms`, else `create_time`, else `timestamp`, else now, in milliseconds."""
     times = np.full(len(rows), now_ms, np.int64)
     for name in ("timestamp", "create_time"):  # the later one wins
         unit, kind = _ticks(rows, name)
@@ -215,7 +218,15 @@ def _times(rows: Rows, now_ms: int) -> NDArray[np.int64]:
         given = ~nulls_of(column)
         ticks = pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
         times[given] = (ticks // _TICKS_A_MS[unit])[given]
-    _refuse_first(times < NO_TIMESTAMP, "has a timestamp before 1970")
+    exact = typed_column(rows, "create_time_ms", pa.int64())
+    known = np.zeros(len(rows), np.bool_) if exact is None else ~nulls_of(exact)
+    _refuse_first(
+        ~known & (np.abs(times) == TIME_MS_MAX),
+        "has a time that a timestamp does not hold; column create_time_ms has it in milliseconds",
+    )
+    _refuse_first(~known & (times < NO_TIMESTAMP), "has a timestamp before 1970")
+    if exact is not None:
+        times[known] = pc.fill_null(exact, 0).to_numpy(zero_copy_only=False)[known]
     return times
 
 

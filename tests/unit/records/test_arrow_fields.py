@@ -50,6 +50,8 @@ def test_one_column_is_enough_and_times_are_told_or_now() -> None:
     ))  # fmt: skip
     assert got == [(None, b"x", 5000, False), (None, b"y", NOW, False)]
     assert written(pa.table({"key": pa.array([b"k"])})) == [(b"k", None, NOW, False)]
+    exact = pa.table({"key": [b"k", b"l"], "create_time_ms": pa.array([1 << 60, None])})
+    assert [time for _, _, time, _ in written(exact)] == [1 << 60, NOW]
 
 
 def test_tombstones() -> None:

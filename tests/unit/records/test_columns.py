@@ -15,6 +15,7 @@ from lapse.base.ids import TopicPartition
 from lapse.kernels.layout import VALUED_TOMBSTONES
 from lapse.records.batch import records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.column_spec import TIME_MS_MAX
 from lapse.records.columns import TYPES, ArrowColumns, ColumnSpec, record_batches
 from lapse.records.layout import Codec, TimestampType, horizon_of, timestamp_type_of
 from lapse.records.legacy import Message, MessageSpec, build_messages
@@ -78,7 +79,8 @@ def as_read(data: bytes) -> Iterator[dict[str, object]]:
 
 def without_times(rows: Sequence[dict[str, object]]) -> list[dict[str, object]]:
     return [
-        {k: v for k, v in row.items() if k not in {"create_time", "append_time"}} for row in rows
+        {k: v for k, v in row.items() if k not in {"create_time", "create_time_ms", "append_time"}}
+        for row in rows
     ]
 
 
@@ -105,6 +107,7 @@ def test_v2_reads_as_records_of(codec: Codec, kind: TimestampType) -> None:
         timed = kind is TimestampType.LOG_APPEND_TIME
         assert row["append_time"] == (NOW + 99 if timed else None)
         assert row["create_time"] == (None if record.timestamp == -1 else record.timestamp)
+        assert row["create_time_ms"] == row["create_time"]
 
 
 MESSAGES = [
@@ -138,6 +141,7 @@ def test_old_formats_read_as_records_of(codec: Codec, magic: int, kind: Timestam
         # A plain v1 message has one time; inside a wrapper the producer's own is still there.
         known = magic == 1 and not (timed and codec is Codec.NONE)
         assert row["create_time"] == (message.timestamp if known else None)
+        assert row["create_time_ms"] == row["create_time"]
 
 
 def test_old_formats_in_parts() -> None:
@@ -191,6 +195,15 @@ def test_a_flattened_create_time_is_null() -> None:
         assert column(lost + kept, "append_time") == [NOW] * 4
         assert column(lost + kept, "timestamp") == [NOW] * 4
     assert column(build_batch(same), "create_time") == [NOW, NOW]  # CreateTime is not flattened
+
+
+@pytest.mark.parametrize("time_ms", [1_700_000_000_000_000_000, 1 << 62, -(1 << 62), -2])
+def test_a_time_that_microseconds_do_not_hold_is_exact_in_milliseconds(time_ms: int) -> None:
+    """A producer may say nanoseconds, and a broker takes them."""
+    data = build_batch([NewRecord(b"k", b"v", time_ms), NewRecord(b"k", b"v", -1)])
+    assert column(data, "create_time_ms") == [time_ms, None]
+    [near, _] = column(data, "create_time")
+    assert near == min(max(time_ms, -TIME_MS_MAX), TIME_MS_MAX)
 
 
 def test_flattened_is_asked_of_the_whole_batch() -> None:

@@ -13,6 +13,7 @@ from lapse.base.ids import TopicPartition
 from lapse.client.partitioner import partition_of
 from lapse.records.batch import Record, records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.column_spec import TIME_MS_MAX
 from lapse.records.columns import TYPES, ColumnSpec, record_batches
 from lapse.records.from_arrow import WriteSpec, encode_batches, warm_up
 from lapse.records.layout import Codec, TimestampType
@@ -116,6 +117,28 @@ def test_what_the_source_reads_can_be_written_on() -> None:
     assert bytes(batch.data) == build_batch(records)
 
 
+TIMES_MS = (NOW, 1_700_000_000_000_000_000, -315_619_200_000, -1, -(1 << 63), (1 << 63) - 1)
+
+
+@pytest.mark.parametrize("kind", [TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME])
+def test_a_copy_keeps_every_time_that_a_record_may_have(kind: TimestampType) -> None:
+    """Nanoseconds that a producer took for milliseconds, those before 1970, and none."""
+    records = [NewRecord(b"k", b"v", time_ms) for time_ms in TIMES_MS]
+    data = build_batch(records, BatchSpec(timestamp_type=kind, append_time=NOW + 5))
+    asked = ColumnSpec(tuple(TYPES))
+    [arrow] = record_batches(data, scan_batches(data, "t"), TopicPartition("a", 0), "t", asked)
+    [found] = written(arrow, ONE).values()
+    none = NOW + 5 if kind is TimestampType.LOG_APPEND_TIME else -1
+    assert [r.create_time for r in found] == [none if t == -1 else t for t in TIMES_MS]
+
+
+def test_milliseconds_win_over_timestamps() -> None:
+    far = pa.array([TIME_MS_MAX * 1000, 3_000, None], pa.timestamp("us", "UTC"))
+    table = rows(value=[b"v"] * 3, create_time=far, create_time_ms=pa.array([1 << 60, None, None]))
+    [found] = written(table, ONE).values()
+    assert [r.create_time for r in found] == [1 << 60, 3, NOW]
+
+
 def test_nothing_is_nothing() -> None:
     warm_up()
     assert not list(encode_batches(rows(value=pa.array([], pa.binary())), ONE))
@@ -142,6 +165,11 @@ def test_nothing_is_nothing() -> None:
             {"value": [b"v"], "topic": ["b"],
              "timestamp": pa.array([-2000], pa.timestamp("us", "UTC"))},
             "record 0 has a timestamp before 1970",
+        ),
+        (
+            {"value": [b"v", b"v"], "topic": ["b", "b"],
+             "create_time": pa.array([0, TIME_MS_MAX * 1000], pa.timestamp("us", "UTC"))},
+            "record 1 has a time that a timestamp does not hold; column create_time_ms has it",
         ),
         (
             {"value": [b"v", None], "topic": ["b", "b"], "is_tombstone": [True, False]},

@@ -42,7 +42,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
 }
-_COLUMNS = "key,value,topic,headers,timestamp,create_time,is_tombstone"
+_COLUMNS = "key,value,topic,headers,timestamp,create_time_ms,is_tombstone"
 
 
 class CopyFailed(LapseError):

@@ -19,7 +19,7 @@ from lapse.base.ids import TopicPartition
 from lapse.base.nearest import nearest
 from lapse.base.setting import INT_MAX
 from lapse.base.times import FOREVER_MS, UNITS_MS
-from lapse.records.column_spec import TYPES, WITHOUT_HEADERS
+from lapse.records.column_spec import TYPES, WITH_HEADERS, WITHOUT_HEADERS
 from lapse.spark.scan.bounds import (
     EARLIEST,
     FROM_EARLIEST,
@@ -417,7 +417,7 @@ def _strategy(
 def _columns(take: Taker) -> tuple[str, ...]:
     chosen = take("columns", names, None)
     if chosen is None:
-        return tuple(TYPES) if take("includeHeaders", boolean, False) else WITHOUT_HEADERS
+        return WITH_HEADERS if take("includeHeaders", boolean, False) else WITHOUT_HEADERS
     for name in chosen:
         if name not in TYPES:
             raise ConfigError(f"option columns: no column {name!r}: there are {', '.join(TYPES)}")

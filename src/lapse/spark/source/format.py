@@ -84,6 +84,7 @@ TYPES: dict[str, DataType] = {
     "horizon": TimestampType(),
     "producer_id": LongType(),
     "control": BooleanType(),
+    "create_time_ms": LongType(),
 }
 assert TYPES.keys() == column_spec.TYPES.keys()
 

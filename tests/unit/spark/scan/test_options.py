@@ -8,7 +8,7 @@ import pytest
 
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
-from lapse.records.columns import TYPES, WITHOUT_HEADERS
+from lapse.records.column_spec import TYPES, WITH_HEADERS, WITHOUT_HEADERS
 from lapse.spark.scan.bounds import Bounds
 from lapse.spark.scan.options import (
     OPTIONS,
@@ -93,7 +93,8 @@ def test_settings_that_are_the_sources_own_are_refused(name: str) -> None:
 
 
 def test_columns() -> None:
-    assert parsed(includeHeaders="true").columns == tuple(TYPES)
+    assert parsed(includeHeaders="true").columns == WITH_HEADERS
+    assert set(TYPES) - set(WITH_HEADERS) == {"create_time_ms"}
     assert parsed(columns="offset, key").columns == ("offset", "key")
     assert parsed(columns="headers", includeHeaders="false").columns == ("headers",)
 
