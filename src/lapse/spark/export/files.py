@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lapse.base.bucket import Bucket
@@ -44,6 +48,28 @@ def rows_in(path: TableFile) -> int:
     """How many rows a file has. Raises CorruptData, StorageError."""
     with _opened(path) as file:
         return int(file.metadata.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a file has: how many rows, and the least of their offsets; -1 where it has none."""
+
+    rows: int
+    first: int
+
+
+def span_of(path: TableFile) -> Span:
+    """By a file's metadata, where that has it. Raises CorruptData, StorageError."""
+    with _opened(path) as file:
+        metadata = file.metadata
+        rows = int(metadata.num_rows)
+        groups = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
+        columns = [one.column(n) for one in groups for n in range(one.num_columns)]
+        found = [one.statistics for one in columns if one.path_in_schema == "offset"]
+    if all(one is not None and one.has_min_max for one in found) and len(found) == len(groups):
+        return Span(rows, min((int(one.min) for one in found), default=-1))
+    offsets = (pc.min(some.column("offset")).as_py() for some in read_rows(path, ("offset",)))
+    return Span(rows, min(offsets, default=-1))
 
 
 def read_rows(path: TableFile, columns: Sequence[str] = STORED) -> Iterator[pa.RecordBatch]:
@@ -86,19 +112,40 @@ class NewFiles:
 
     Args:
         create: makes a file of that name.
+        kept: where files begin that stay as they are: these share no offsets with them, so that
+            any that are written anew later can be laid together in order.
     """
 
     def __init__(
-        self, create: Callable[[str], Out], file_records_max: int = FILE_RECORDS_MAX
+        self,
+        create: Callable[[str], Out],
+        file_records_max: int = FILE_RECORDS_MAX,
+        kept: Iterable[int] = (),
     ) -> None:
         self._create, self._file_records_max = create, file_records_max
+        self._kept = sorted(kept)
+        self._last = -1
         self._attempt = secrets.token_hex(6)
         self._names: list[str] = []
         self._file: _FileOut | None = None
         self.rows = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Columns are those of STORED."""
+        """Columns are those of STORED.
+
+        Rows of a file are in the order of their offsets, and no file of `kept` begins among them:
+        where either ends, another file begins.
+        """
+        offsets = rows.column("offset").to_numpy()
+        edges = [0, *(np.flatnonzero(np.diff(offsets) < 0) + 1).tolist(), len(rows)]
+        for begin, end in pairwise(edges):
+            if begin < end:
+                self._write_ascending(rows.slice(begin, end - begin), int(offsets[begin]))
+                self._last = int(offsets[end - 1])
+
+    def _write_ascending(self, rows: pa.RecordBatch, first: int) -> None:
+        if bisect(self._kept, self._last) != bisect(self._kept, first) or first < self._last:
+            self._end()
         while len(rows):
             if self._file is None:
                 self._file = self._next()

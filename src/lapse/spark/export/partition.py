@@ -3,7 +3,8 @@
 Nothing is shuffled: a key is in one partition. The task reads the keys of what is new, looks up in
 them the rows that the table's files have, and writes two kinds of rows anew: those of files that
 lose some, and the new records. A file all of whose rows stay is not touched, but where there are
-many small ones.
+many small ones. Files are written in the order of their offsets, and none has offsets on both sides
+of one that stays: so no two files overlap, and each is in order without a merge.
 
 Nothing here changes the table: what comes out counts once the run ends (`table`, `bucket_table`). A
 task that runs twice writes other files; of one attempt the driver is told the names.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -26,9 +28,10 @@ from lapse.spark.export.files import (
     FILE_RECORDS_MAX,
     STORED,
     NewFiles,
+    Span,
     TableFile,
     read_rows,
-    rows_in,
+    span_of,
 )
 from lapse.spark.export.judge import KEYS, ROWS, Partition, Verdict, judge
 from lapse.spark.export.store import store_at
@@ -108,26 +111,38 @@ def _written(asked: Asked) -> Written | None:
     readers = {name: partial(read_rows, path, ROWS) for name, path in files.items()}
     records = partial(_records, asked, KEYS)
     verdict = judge(Partition(asked.step, asked.kind, asked.is_late, records, readers))
-    rewritten = _rewritten(files, verdict)
-    out = NewFiles(created(store, asked.run_id, asked.partition))
-    for rows in _new_rows(asked, verdict):
-        out.write(rows)
-    if verdict.alive is not None and out.rows < len(verdict.alive):
-        out.close()
-        return None
+    spans = {name: span_of(path) for name, path in files.items()}
+    rewritten = _rewritten(spans, verdict)
+    kept = tuple(name for name in files if name not in rewritten)
+    create = created(store, asked.run_id, asked.partition)
+    out = NewFiles(create, kept=[spans[name].first for name in kept])
     for name in rewritten:
         for rows in _staying(read_rows(files[name]), verdict.stay[name]):
             out.write(rows)
-    kept = tuple(name for name in files if name not in rewritten)
+    stayed = out.rows
+    for rows in _new_rows(asked, verdict):  # whose offsets are beyond those of all rows there are
+        out.write(rows)
+    if verdict.alive is not None and out.rows - stayed < len(verdict.alive):
+        out.close()
+        return None
     return Written(asked.partition, kept, out.close(), out.rows)
 
 
-def _rewritten(files: Mapping[str, TableFile], verdict: Verdict) -> list[str]:
-    """Files that lose rows; and small ones where there are many, to become one."""
-    losing = [name for name in files if verdict.stay[name] is not None]
-    sizes = {name: rows_in(files[name]) for name in files if name not in losing}
-    small = [name for name, rows in sizes.items() if rows < SMALL_RECORDS]
-    return losing + (small if len(small) > SMALL_FILES_MAX else [])
+def _rewritten(spans: Mapping[str, Span], verdict: Verdict) -> list[str]:
+    """Files that lose rows; and small ones where there are many, to become one with neighbours.
+
+    In the order of their offsets. A small file between two that stay would become itself.
+    """
+    order = sorted(spans, key=lambda name: spans[name].first)
+    losing = {name for name in order if verdict.stay[name] is not None}
+    small = {name for name in order if spans[name].rows < SMALL_RECORDS} - losing
+    if len(small) <= SMALL_FILES_MAX:
+        return [name for name in order if name in losing]
+    joined = losing.copy()
+    for one, other in pairwise(order):
+        if {one, other} <= small | losing:
+            joined |= {one, other}
+    return [name for name in order if name in joined]
 
 
 def _staying(

@@ -16,9 +16,11 @@ from lapse.spark.export.files import (
     SCHEMA,
     STORED,
     NewFiles,
+    Span,
     TableFile,
     read_rows,
     rows_in,
+    span_of,
 )
 from lapse.spark.export.store import Folder
 
@@ -71,6 +73,27 @@ def test_rows_come_back_from_files_of_a_size(tmp_path: Path) -> None:
     ]
     assert [n.as_py() for n in offsets] == [*range(12)]
     assert pq.read_metadata(paths[0]).row_group(0).column(1).compression == "ZSTD"
+
+
+def test_rows_that_go_back_begin_another_file(tmp_path: Path) -> None:
+    """And so do those beyond the beginning of a file that stays."""
+    out = NewFiles(Folder(tmp_path, RealFs()).create, kept=[20, 7])
+    back = pa.Table.from_batches([rows(4, 2), rows(2, 1)]).combine_chunks().to_batches()
+    for some in (rows(0, 2), *back, rows(3, 1), rows(10, 2), rows(12, 3), rows(30, 1)):
+        out.write(some)
+    found = [[*read_rows(file_at(tmp_path / name), ("offset",))] for name in out.close()]
+    offsets = [[n for some in file for n in some["offset"].to_pylist()] for file in found]
+    assert offsets == [[0, 1, 4, 5], [2, 3], [10, 11, 12, 13, 14], [30]]
+
+
+def test_a_files_span_is_known_without_statistics_too(tmp_path: Path) -> None:
+    table = pa.Table.from_batches([rows(7, 3), rows(4, 2)])
+    for has_statistics in (True, False):
+        path = tmp_path / f"{has_statistics}.parquet"
+        pq.write_table(table, path, row_group_size=2, write_statistics=has_statistics)
+        assert span_of(file_at(path)) == Span(5, 4)
+    pq.write_table(table.slice(0, 0), path)
+    assert span_of(file_at(path)) == Span(0, -1)
 
 
 def test_two_attempts_have_no_name_in_common(tmp_path: Path) -> None:

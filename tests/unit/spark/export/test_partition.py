@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -102,6 +103,44 @@ def test_a_history_keeps_its_files_until_a_key_is_deleted(tmp_path: Path) -> Non
     topic.send(record(b"a", None), record(b"a", b"4"))
     assert topic.run().kept == ()
     assert topic.rows() == {1: (None, b"keyless"), 4: (b"a", b"4")}
+
+
+def test_rows_of_a_file_are_in_order_and_files_do_not_overlap(tmp_path: Path) -> None:
+    """Whatever is written anew, in the middle or at the end, time and again."""
+    topic = Topic(tmp_path)
+    for keys in (b"abc", b"def", b"ghi"):
+        topic.send(*(record(bytes([key])) for key in keys))
+        topic.run()
+    for keys in (b"b", b"bgh", b"e", b"ax", b"bdx"):
+        topic.send(*(record(bytes([key]), b"new") for key in keys))
+        topic.run()
+        spans = []
+        for name in topic.files:
+            table = pq.ParquetFile(tmp_path / "table" / name).read()
+            offsets = table["offset"].to_pylist()
+            assert offsets == sorted(offsets)
+            spans.append((offsets[0], offsets[-1]))
+        assert all(one[1] < other[0] for one, other in pairwise(sorted(spans)))
+    assert len(topic.rows()) == 10
+
+
+def test_a_small_file_between_large_ones_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be written again each time, and become nothing else."""
+    monkeypatch.setattr(partition, "SMALL_RECORDS", 2)
+    monkeypatch.setattr(partition, "SMALL_FILES_MAX", 1)
+    topic = Topic(tmp_path)
+    for keys in (b"a", b"bc", b"d", b"ef", b"g"):
+        topic.send(*(record(bytes([key])) for key in keys))
+        topic.run()
+    before = topic.files
+    assert len(before) == 5
+    topic.send(record(b"h"))
+    assert topic.run().kept == before
+    topic.send(record(b"i"))
+    done = topic.run()
+    assert (done.kept, len(done.added), done.rows) == (before[:-1], 1, 3)
 
 
 def test_many_small_files_become_one(tmp_path: Path) -> None:
