@@ -24,7 +24,7 @@ from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.connection import ConnectionLost
 from lapse.client.login import Login
 from lapse.lifecycle.delete_consumed import ConsumedOptions, ConsumedResult, Pass, delete_consumed
-from lapse.spark.scan.folders import directory
+from lapse.spark.session.folders import directory
 from lapse.spark.source.progress import checkpoint_consumer
 
 _DONE, _FINDING = 0, 1

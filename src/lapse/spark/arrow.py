@@ -46,7 +46,8 @@ def read_arrow(
 
 
 def _paths(spark: SparkSession, text: str) -> str:
-    return ",".join(path_in(spark, "path", one.strip()) or "" for one in text.split(","))
+    named = (one.strip() for one in text.split(","))
+    return ",".join(path_in(spark, "path", one) or "" for one in named if one)
 
 
 class _Part(msgspec.Struct, frozen=True):

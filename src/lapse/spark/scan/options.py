@@ -34,7 +34,7 @@ from lapse.spark.scan.bounds import (
     stream_offsets,
     times_of,
 )
-from lapse.spark.scan.folders import directory
+from lapse.spark.session.folders import directory
 
 logger = logging.getLogger(__name__)
 

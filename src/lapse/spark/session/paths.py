@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from lapse.base.bucket import is_bucket
 from lapse.base.errors import ConfigError
+from lapse.spark.session.folders import directory
 
 PathLike = str | os.PathLike[str]
 
@@ -16,10 +17,15 @@ PathLike = str | os.PathLike[str]
 def path_in(
     spark: SparkSession, name: str, path: PathLike | None, *, may_be_uri: bool = False
 ) -> str | None:
-    """A path as tasks see it, or a URI. Raises ConfigError for one that means nothing there."""
+    """A path as tasks see it, or a URI; Spark's `file:` before it is taken off.
+
+    Raises ConfigError for one that means nothing there.
+    """
     if path is None:
         return None
     text = os.fspath(path)
+    if text.startswith("file:"):
+        text = str(directory(text))
     if is_bucket(text) and not may_be_uri:
         raise ConfigError(f"{name}={text}: allowed is a path, as Spark's workers see it")
     if os.path.isabs(text) or is_bucket(text):

@@ -26,6 +26,8 @@ def test_a_path_is_as_tasks_see_it() -> None:
     assert path_in(CONNECTED, "path", Path("/data")) == "/data"
     assert paths_in(CLASSIC, "replica", "/a") == paths_in(CLASSIC, "replica", ["/a"]) == ["/a"]
     assert paths_in(CONNECTED, "replica", ()) == []
+    for text in ("file:/data", "file:///data"):  # as Spark and format("lapse") take it
+        assert path_in(CLASSIC, "path", text) == path_in(CONNECTED, "path", text) == "/data"
     with pytest.raises(ConfigError, match="replica=b: allowed is an absolute path"):
         paths_in(CONNECTED, "replica", ["/a", "b"])
 
