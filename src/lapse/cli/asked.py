@@ -35,4 +35,4 @@ def ask_brokers(args: argparse.Namespace, request: Request) -> Said:
 async def _ask(args: argparse.Namespace, request: Request) -> Said:
     at = connection(args)
     async with Cluster(parse_bootstrap(at.bootstrap), at.login) as cluster:
-        return await ask_all(cluster, request)
+        return await ask_all(cluster, request, is_patient=True)

@@ -39,6 +39,7 @@ from lapse.base.clock import Clock
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.client.cluster import may_try_again
 from lapse.client.connection import ConnectionLost
+from lapse.client.outlook import BROKER_SECONDS_MAX
 from lapse.client.visitor import Visitor
 from lapse.web import guard, words
 from lapse.web.asked import Asked, BadQuestion, Download, Enter, Handler, NotFound, Page
@@ -176,29 +177,51 @@ class Pages:
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
     async def _overviews(self, request: Request, visitor: Visitor) -> AsyncIterator[str]:
-        """The overview's inside, again whenever it has changed; or what hinders it."""
+        """The overview's inside, again whenever it has changed; or what hinders it.
+
+        Beats come while brokers are asked, too: one that hangs does not make this one seem silent.
+        """
         loop, last = asyncio.get_running_loop(), ""
         stopping: asyncio.Event = request.app.state.stopping
         async with visitor.cluster() as cluster:
+            asked = Asked(request, visitor, cluster, self._clock)
             while not (stopping.is_set() or await request.is_disconnected()):
                 begun = loop.time()
+                looking = asyncio.create_task(self._inside(asked))
                 try:
-                    async with asyncio.timeout(PAGE_SECONDS_MAX):
-                        page = await overview.show(Asked(request, visitor, cluster, self._clock))
-                    page = Page("overview_inside.html", page.values)
-                except (LapseError, TimeoutError) as e:
-                    lost = {"why": str(e) or "brokers do not answer"}
-                    page = Page("lost.html", {**lost, "now_ms": self._clock.now_ms()})
+                    while not (await asyncio.wait([looking], timeout=BEAT_SECONDS))[0]:
+                        if stopping.is_set():
+                            return
+                        yield _event("beat", "-")
+                finally:
+                    looking.cancel()
+                page = looking.result()
                 text = await asyncio.to_thread(self._rendered, page, visitor)
                 if text != last:
                     yield _event(page.template.removesuffix(".html"), text)
                     last = text
-                again = loop.time() + max(LIVE_SECONDS_MIN, (loop.time() - begun) / LIVE_SHARE)
+                again = loop.time() + _rest_seconds(loop.time() - begun)
                 while (left := again - loop.time()) > 0 and not stopping.is_set():
                     with suppress(TimeoutError):
                         async with asyncio.timeout(min(left, BEAT_SECONDS)):
                             await stopping.wait()
                     yield _event("beat", "-")
+
+    async def _inside(self, asked: Asked) -> Page:
+        try:
+            async with asyncio.timeout(PAGE_SECONDS_MAX):
+                page = await overview.show(asked)
+        except (LapseError, TimeoutError) as e:
+            lost = {"why": str(e) or "brokers do not answer", "now_ms": self._clock.now_ms()}
+            return Page("lost.html", lost)
+        return Page("overview_inside.html", page.values)
+
+
+def _rest_seconds(took_seconds: float) -> float:
+    """Until the next look, after one that took so long; to wait for a silent broker is no work."""
+    if took_seconds >= BROKER_SECONDS_MAX:
+        took_seconds -= BROKER_SECONDS_MAX
+    return max(LIVE_SECONDS_MIN, took_seconds / LIVE_SHARE)
 
 
 def _event(name: str, text: str) -> str:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
-from lapse.client.connection import ConnectionLost
+from lapse.client import outlook
+from lapse.client.cluster import Address, Cluster
+from lapse.client.connection import ANSWER_SECONDS_MAX, ConnectionLost
 from lapse.lifecycle.outlook.overview import Overview, overview_of
-from lapse.web import guard
-from lapse.web.app import FORM_BYTES_MAX, _trouble
+from lapse.web import app, guard
+from lapse.web.app import FORM_BYTES_MAX, _rest_seconds, _trouble
 from lapse.web.asked import BadQuestion, NotFound
 from tests.support.broker.running import create, running_node
 from tests.support.broker.secured import SECURED
@@ -146,6 +150,55 @@ async def test_events_tell_what_has_changed_and_who_says_nothing(tmp_path: Path)
         looks[:] = kept
         await heard(b">new-one</a>")
         writer.close()
+
+
+@pytest.fixture
+def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A second broker, that takes connections and says nothing: stopped, or behind a black hole."""
+    monkeypatch.setattr(outlook, "BROKER_SECONDS_MAX", 1.0)
+    brokers = Cluster.brokers
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+
+        async def both(self: Cluster) -> dict[int, Address]:
+            return {**await brokers(self), 2: Address(*silent.getsockname())}
+
+        monkeypatch.setattr(Cluster, "brokers", both)
+        yield
+
+
+@pytest.mark.usefixtures("hung")
+async def test_a_broker_that_hangs_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
+    """A page asks at most twice, one behind the other: then its own limit is not reached."""
+    assert app.BROKER_SECONDS_MAX * 2 < app.PAGE_SECONDS_MAX <= ANSWER_SECONDS_MAX
+    async with node_with_pages(tmp_path) as node:
+        await create(node, "topic-here")
+        page = await ask(node, "/ui")
+        assert page.status == 200, page.text
+        assert "Broker 2 says nothing" in page.text
+        assert ">topic-here</a>" in page.text
+
+
+@pytest.mark.usefixtures("hung")
+async def test_events_beat_while_a_broker_that_hangs_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "BEAT_SECONDS", 0.1)
+    async with node_with_pages(tmp_path) as node, asyncio.timeout(30):
+        assert node._http is not None
+        reader, writer = await asyncio.open_connection(node._http.host, node._http.port)
+        writer.write(b"GET /ui/live/overview HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        text = await reader.readuntil(b"event: overview_inside")
+        assert text.count(b"event: beat") > 1
+        await reader.readuntil(b"Broker 2 says nothing")
+        writer.close()
+
+
+def test_to_wait_for_a_silent_broker_puts_off_no_event() -> None:
+    """Only the work counts as a share of a core."""
+    assert _rest_seconds(0.0) == app.LIVE_SECONDS_MIN
+    assert _rest_seconds(0.5) == 0.5 / app.LIVE_SHARE
+    assert _rest_seconds(app.BROKER_SECONDS_MAX) == app.LIVE_SECONDS_MIN
+    assert _rest_seconds(app.BROKER_SECONDS_MAX + 0.5) == 0.5 / app.LIVE_SHARE
 
 
 async def test_who_looks_on_holds_up_no_stop(

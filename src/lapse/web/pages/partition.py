@@ -10,7 +10,7 @@ from typing import Any
 from lapse.base.errors import KafkaError, LapseError
 from lapse.base.ids import TopicPartition
 from lapse.client.offsets import EARLIEST, LATEST, list_offsets
-from lapse.client.outlook import Said, ask_all
+from lapse.client.outlook import BROKER_SECONDS_MAX, Said, ask_all
 from lapse.lifecycle.outlook.explain import Explained
 from lapse.web.asked import Asked, NotFound, Page
 from lapse.web.bar import Mark, Part, Piece, marks_of, parts_of
@@ -92,14 +92,15 @@ def partition_of(asked: Asked) -> TopicPartition:
 
 
 async def ends_of(asked: Asked, where: TopicPartition) -> Ends:
-    """As readers get them; what cannot be known is left open."""
+    """As readers get them; what cannot be known, or not in time, is left open."""
     try:
-        connection = await asked.cluster.leader_connection(where)
-        found = [
-            (await list_offsets(connection, {where: at}, committed=committed))[where]
-            for at, committed in ((EARLIEST, False), (LATEST, True), (LATEST, False))
-        ]
-    except LapseError:
+        async with asyncio.timeout(BROKER_SECONDS_MAX):
+            connection = await asked.cluster.leader_connection(where)
+            found = [
+                (await list_offsets(connection, {where: at}, committed=committed))[where]
+                for at, committed in ((EARLIEST, False), (LATEST, True), (LATEST, False))
+            ]
+    except (LapseError, TimeoutError):
         return Ends()
     return Ends(*(one if isinstance(one, int) else None for one in found))
 

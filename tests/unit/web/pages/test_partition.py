@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lapse.web.bar import Piece
+from lapse.web.pages import partition
 from lapse.web.pages.partition import pending_of, pieces_of, rounds_of
 from tests.support.broker.running import batch_of, connect, create, produce
 from tests.support.web.pages import ask, node_with_pages
@@ -67,3 +71,20 @@ async def test_the_page_says_where_the_log_is_and_why_it_is_not_cleaned(tmp_path
             "no bound: max.compaction.lag.ms is not set",
         ):
             assert words in page.text, words
+
+
+async def test_a_leader_that_hangs_leaves_its_ends_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the other brokers say of the log is shown all the same."""
+    never = asyncio.Event()
+
+    async def hang(*_: object, **__: object) -> None:
+        await never.wait()
+
+    monkeypatch.setattr(partition, "BROKER_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(partition, "list_offsets", hang)
+    async with node_with_pages(tmp_path) as node:
+        await create(node, "t", cleanup_policy="compact")
+        page = await ask(node, "/ui/topics/t/0")
+    assert page.status == 200, page.text
