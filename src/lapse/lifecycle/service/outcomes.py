@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lapse.base.clock import Clock
@@ -21,7 +21,7 @@ from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.service.board import Board
 from lapse.lifecycle.status.backoff import Companions, Setbacks
-from lapse.lifecycle.status.reports import round_report
+from lapse.lifecycle.status.reports import RoundReport, round_report
 
 logger = logging.getLogger(__name__)
 
@@ -61,23 +61,30 @@ class Outcomes:
             for r in receipts
             if r.error is not None and is_cancelled(Path(by_id[r.round_id].dir), r.round_id)
         }
-        made_by = self.engine.name, job_ids
+
+        def reported(receipt: Receipt, result: CommitResult) -> RoundReport:
+            plan = by_id[receipt.round_id]
+            report = round_report(self.engine.name, job_ids, plan, receipt, result)
+            is_called_off = self.is_stopping or receipt.round_id in called_off
+            has_failed = result.error is not None and result.bad is None
+            return replace(report, cancelled=is_called_off and has_failed)
+
         try:
             results = self.owner.commit(receipts)
         except OwnerGone as e:
             self.board.is_silent = isinstance(e, OwnerTaken)
             now_ms = self.clock.now_ms()
+            gone = [reported(r, _gone(r, e, now_ms)) for r in receipts]
+            was_made = {r.round_id for r in receipts if r.error is None}
+            # That the owner goes is no fault of a round that was made: see RoundTail.
             self.board.report(
-                [
-                    round_report(*made_by, by_id[r.round_id], r, _gone(r, e, now_ms))
-                    for r in receipts
-                ]
+                [replace(r, cancelled=r.cancelled or r.round_id in was_made) for r in gone]
             )
             raise
         rounds = []
         for receipt, result in zip(receipts, results, strict=True):
             plan = by_id[receipt.round_id]
-            rounds.append(round_report(*made_by, plan, receipt, result))
+            rounds.append(reported(receipt, result))
             if receipt.round_id in called_off:
                 wait_ms = self.setbacks.put_off(plan.name, "its round was cancelled by hand")
                 logger.warning("%s; again in %d s", result.error, wait_ms // 1000)

@@ -64,6 +64,8 @@ class RoundReport:
         plan: "small" or "split".
         why: why it was that plan.
         bytes_freed: by how much the rewritten segments are smaller; 0 in older lines.
+        cancelled: somebody called it off, or the service ended meanwhile, or the broker before it
+            was committed: that it has an error is no fault; False in older lines.
     """
 
     round_id: str
@@ -96,6 +98,7 @@ class RoundReport:
     plan: str = "small"
     why: str = ""
     bytes_freed: int = 0
+    cancelled: bool = False
 
     @property
     def total_seconds(self) -> float:
@@ -208,8 +211,9 @@ class RoundTail:
     """The last round of each log, for frequent callers: reads only what was added since.
 
     Attributes:
-        by_log: the last report of each log, failed ones left out.
-        failures: how many rounds of a log failed since the last that did not.
+        by_log: the last report of each log, failed and cancelled ones left out.
+        failures: how many rounds of a log failed since the last that did not; cancelled ones say
+            nothing of that.
         last_run: the successful rounds of the run that reported last: they share its `now_ms`.
     """
 
@@ -240,6 +244,8 @@ class RoundTail:
                 self._take(from_json(line, RoundReport))
 
     def _take(self, report: RoundReport) -> None:
+        if report.cancelled:
+            return
         if report.error is not None:
             self.failures[report.log] = self.failures.get(report.log, 0) + 1
             return

@@ -168,6 +168,15 @@ def test_who_comes_anew_looks_back_a_little(
     assert "t-99" in tail.by_log
 
 
+def test_what_was_cancelled_says_nothing_of_failures(tmp_path: Path) -> None:
+    """Neither that there was one more, nor that it is over."""
+    failed, called_off = replace(REPORT, error="no luck"), replace(REPORT, error="", cancelled=True)
+    append_reports(RealFs(), tmp_path, [failed, called_off, failed, called_off])
+    tail = RoundTail(tmp_path)
+    tail.refresh()
+    assert (tail.failures, tail.by_log, tail.last_run) == ({"a-0": 2}, {}, [])
+
+
 def test_lines_of_an_earlier_version_are_read(tmp_path: Path) -> None:
     append_reports(RealFs(), tmp_path, [REPORT])
     path = tmp_path / reports.ROUNDS
