@@ -30,8 +30,8 @@ def cancel_round(fs: Fs, log_dir: Path, round_id: str) -> None:
 
 
 def is_cancelled(log_dir: Path, round_id: str) -> bool:
-    """Whether the round was cancelled."""
-    return (attempt_dir(log_dir, round_id, "") / CANCELLED).exists()
+    """Whether the round was cancelled; what a failing disk does not say was not."""
+    return os.path.exists(attempt_dir(log_dir, round_id, "") / CANCELLED)
 
 
 def require_not_cancelled(attempt_folder: Path) -> None:

@@ -73,10 +73,10 @@ class ProgressFile:
 
 
 def read_progress(folder: Path) -> int:
-    """Bytes an attempt reports as done; 0 while it has reported nothing."""
+    """Bytes an attempt reports as done; 0 while it has reported nothing that can be read."""
     try:
         return int((folder / PROGRESS_FILE).read_bytes() or b"0")
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (OSError, ValueError):
         return 0
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ import msgspec
 
 from lapse.base.clock import time_text
 from lapse.base.errors import CorruptData, StorageError
-from lapse.base.fs import Fs
+from lapse.base.fs import Fs, storage_errors
 from lapse.lifecycle.round.cancel import cancel_round
 from lapse.lifecycle.status.reports import (
     UnderWay,
@@ -126,9 +127,11 @@ def resume(fs: Fs, data_dir: Path, logs: Sequence[str], now_ms: int) -> tuple[Pa
 
 @contextlib.contextmanager
 def locked(fs: Fs, data_dir: Path) -> Iterator[None]:
-    """Lock pauses, and wishes, against changes by other threads and processes."""
-    with contextlib.closing(fs.open_append(data_dir / _LOCK)) as lock:
-        fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+    """Lock pauses, and wishes, against changes by others. Raises StorageError."""
+    path = data_dir / _LOCK
+    with contextlib.closing(fs.open_append(path)) as lock:
+        with storage_errors(path, "locking"):
+            fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
         yield
 
 
@@ -145,7 +148,7 @@ def call_off(fs: Fs, data_dir: Path, logs: Sequence[str], now_ms: int) -> tuple[
     progress, queue = read_progress(data_dir), read_queue(data_dir)
     if progress is None or queue is None or not is_running(progress, now_ms):
         return ()
-    present = (r for r in queue.rounds if Path(r.dir).is_dir())  # else the round's topic is gone
+    present = (r for r in queue.rounds if os.path.isdir(r.dir))  # else the round's topic is gone
     chosen = tuple(r for r in present if not logs or r.log in logs)
     for r in chosen:
         cancel_round(fs, Path(r.dir), r.round_id)

@@ -23,7 +23,7 @@ import msgspec
 
 from lapse.base.decoding import from_json
 from lapse.base.errors import NOT_JSON, CorruptData, unreadable
-from lapse.base.fs import Fs
+from lapse.base.fs import Fs, storage_errors
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.progress import LogProgress
@@ -163,8 +163,9 @@ def _freed(plan: RoundPlan, receipt: Receipt) -> int:
 def append_reports(fs: Fs, data_dir: Path, reports: Sequence[RoundReport]) -> None:
     """Add lines, durably. Raises StorageError."""
     path = data_dir / ROUNDS
-    if path.exists() and path.stat().st_size > ROUNDS_BYTES_MAX:
-        fs.rename(path, data_dir / ROUNDS_BEFORE)
+    with storage_errors(path, "looking at"), contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > ROUNDS_BYTES_MAX:
+            fs.rename(path, data_dir / ROUNDS_BEFORE)
     with contextlib.closing(fs.open_append(path)) as file:
         lines = [msgspec.json.encode(report) + b"\n" for report in reports]
         file.write(b"\n" * _is_torn(path, file.size) + b"".join(lines))
@@ -175,7 +176,7 @@ def _is_torn(path: Path, size: int) -> bool:
     """Whether a crash cut the last line short: the next line must not be appended to it."""
     if size == 0:
         return False
-    with path.open("rb") as file:
+    with storage_errors(path, "reading"), path.open("rb") as file:
         file.seek(size - 1)
         return file.read(1) != b"\n"
 
