@@ -99,6 +99,7 @@ class Surroundings:
         progress: what the lifecycle service reports; None where there never was one.
         service_trouble: why that cannot be read.
         is_judged_now: not as of another moment.
+        wall_ms: the wall clock's time, by which the service writes its files.
     """
 
     moment: Moment
@@ -110,6 +111,7 @@ class Surroundings:
     pauses: Pauses
     memory: MapMemory
     is_judged_now: bool
+    wall_ms: int
 
     @staticmethod
     def of(
@@ -133,6 +135,7 @@ class Surroundings:
             pauses_or_all(data_dir, clock.now_ms()),
             memory_here(config.lifecycle_memory_bytes, master),
             now_ms is None,
+            clock.now_ms(),
         )
 
     @property
@@ -204,7 +207,7 @@ class Surroundings:
             return None
         if progress.state == "stopped":
             return "stopped: rounds are not running"
-        if self.is_judged_now and not is_running(progress, self.now_ms):
+        if self.is_judged_now and not is_running(progress, self.wall_ms):
             return f"silent since {time_text(progress.updated_ms)}: rounds are not running"
         return f"{progress.state}: {progress.detail}" if progress.detail else progress.state
 

@@ -225,7 +225,8 @@ class Service:
         self._board.queue(Queue(held=self._setbacks.held()))
         due = [str(d.info.facts.partition) for d in decisions if d.due or wants_look(d)]
         self._is_quiet = not due
-        progress = RunProgress(next_look_ms=after_ms(now_ms, pause_ms))
+        # By the wall clock, as all in that file: `now_ms` is ahead of one that was set back.
+        progress = RunProgress(next_look_ms=after_ms(self._clock.now_ms(), pause_ms))
         self._board.tell(*at_rest(due, self._setbacks.held()), progress)
         return pause_ms
 

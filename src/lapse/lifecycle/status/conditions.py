@@ -220,7 +220,7 @@ def _mute(seen: Seen, service: ServiceProgress, connection: Connection) -> Condi
     """The condition of a service that is connected but makes no progress."""
     if connection.waited_ms <= SILENT_MS + ANSWER_MS_MAX:
         return None
-    if is_running(service, seen.now_ms - ANSWER_MS_MAX):
+    if is_running(service, seen.now_ms, grace_ms=ANSWER_MS_MAX):
         return None
     words = f"the lifecycle service, process {connection.pid}, is connected and does not answer"
     return Condition(SERVICE_GONE, seen.due, service.updated_ms, f"{_NO_ROUNDS}: {words}")

@@ -34,6 +34,7 @@ from lapse.log.facts import BadRange
 ROUNDS = "lapse-rounds.jsonl"
 ROUNDS_BEFORE = "lapse-rounds.1.jsonl"
 SILENT_MS = 60_000  # a service whose files are this much later than it announced is not running
+REST_MS_MAX = 86_400_000  # no service rests for longer (log.cleaner.backoff.ms is some seconds)
 PROGRESS = "lapse-progress.json"
 QUEUE = "lapse-queue.json"
 ROUNDS_BYTES_MAX = 64 << 20
@@ -298,7 +299,7 @@ class ServiceProgress:
         logs: the first logs of the run under way.
         eta_ms: when the run will be done if it goes on as it did; 0 where that is not known.
         rounds: progress of the first rounds that have begun.
-        next_look_ms: when it looks again at the latest, where it is idle.
+        next_look_ms: when it looks again at the latest, where it is idle; by the wall clock.
         clock_ahead_ms: how far the wall clock jumped, until the jump is confirmed; 0 otherwise.
     """
 
@@ -345,10 +346,15 @@ def read_file(path: Path, kind: type[_File], what: str) -> _File | None:
         raise CorruptData(str(path), 0, f"not {what} ({e})") from e
 
 
-def is_running(progress: ServiceProgress, now_ms: int) -> bool:
-    """Whether the service that wrote this is still running."""
-    expected_ms = max(progress.updated_ms, progress.next_look_ms) + SILENT_MS
-    return progress.state != STOPPED and now_ms <= expected_ms
+def is_running(progress: ServiceProgress, now_ms: int, grace_ms: int = 0) -> bool:
+    """Whether the service that wrote this is still running; `now_ms` is the wall clock's.
+
+    What it wrote by a clock that was set back since is from the future, and so is when it meant to
+    look again: neither makes a dead service run until then.
+    """
+    rest_ms = min(max(progress.next_look_ms - progress.updated_ms, 0), REST_MS_MAX)
+    silent_ms = abs(now_ms - progress.updated_ms)
+    return progress.state != STOPPED and silent_ms <= rest_ms + SILENT_MS + grace_ms
 
 
 @dataclass(frozen=True, slots=True)

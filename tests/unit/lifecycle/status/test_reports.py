@@ -199,9 +199,14 @@ def test_the_queue_is_replaced_whole(tmp_path: Path) -> None:
         (ServiceProgress("running", "", 1, NOW - SILENT_MS - 1), False),
         (ServiceProgress("stopped", "", 1, NOW), False),
         (ServiceProgress("idle", "", 1, NOW - SILENT_MS - 9, next_look_ms=NOW), True),
+        (ServiceProgress("idle", "", 1, NOW + 9, next_look_ms=NOW + 15_009), True),
+        (ServiceProgress("idle", "", 1, NOW + 86_400_000, next_look_ms=NOW + 86_415_000), False),
+        (ServiceProgress("idle", "", 1, NOW, next_look_ms=NOW + 10**12), True),
+        (ServiceProgress("idle", "", 1, NOW - 10**9, next_look_ms=NOW + 10**12), False),
     ],
 )
 def test_one_that_is_silent_for_longer_than_it_said_is_gone(
     told: ServiceProgress, running: bool
 ) -> None:
+    """Also one whose files are from the future: the clock was set back since."""
     assert is_running(told, NOW) is running
