@@ -129,6 +129,7 @@ class Service:
         self._outcomes = Outcomes(owner, engine, env.clock, self._board, self._setbacks)
         self._outcomes.when_made = self._end_wishes
         self._wishes: Mapping[str, Wish] = {}
+        self._ahead_ms = 0  # of the wall clock, what is believed: more where that was set back
         self._guard = ClockGuard(env.fs, env.clock, data_dir, options.clock_jump_max_ms)
         self._undecided: set[str] = set()
         self._owner_missed = 0  # how often in a row
@@ -233,7 +234,9 @@ class Service:
     def _decide(self, infos: Iterable[LogInfo], clock: ClockVerdict) -> list[Decision]:
         """What is decided of each; one that cannot be decided on is left out for a while."""
         plain, asked = Moment.by(clock), Moment.by(clock, RoundOptions(asked=True))
-        self._wishes = read_wishes(self._data_dir, clock.now_ms)
+        wall_ms = self._clock.now_ms()  # by which wishes are stamped
+        self._ahead_ms = clock.now_ms - wall_ms
+        self._wishes = read_wishes(self._data_dir, wall_ms)
         decisions = []
         for info in infos:
             name = str(info.facts.partition)
@@ -259,10 +262,12 @@ class Service:
             self._end_wishes(dict.fromkeys(vain, now_ms))
 
     def _end_wishes(self, until: Mapping[str, int]) -> None:
+        """Those that were there at these times, which are as the service believes them."""
         if self._wishes.keys().isdisjoint(until):
             return
+        by_wall = {log: ms - self._ahead_ms for log, ms in until.items()}
         try:
-            end_wishes(self._env.fs, self._data_dir, until, self._clock.now_ms())
+            end_wishes(self._env.fs, self._data_dir, by_wall, self._clock.now_ms())
         except StorageError as e:
             logger.warning("a wish is not ended: %s", e)  # it ends by itself
 

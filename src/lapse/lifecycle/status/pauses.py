@@ -55,8 +55,14 @@ class Pause:
     reason: str = ""
 
     def holds(self, now_ms: int) -> bool:
-        """Whether the pause is not over."""
-        return self.until_ms is None or now_ms < self.until_ms
+        """Whether the pause is not over.
+
+        One from the future was made by a clock that was set right since: it holds for no longer
+        than was asked for, not for the whole jump.
+        """
+        if self.until_ms is None:
+            return True
+        return abs(now_ms - self.since_ms) < self.until_ms - self.since_ms
 
 
 class Pauses:

@@ -63,6 +63,19 @@ def test_a_pause_is_of_all_or_of_some_and_ends(tmp_path: Path) -> None:
     assert read_pauses(tmp_path, NOW).of("c-0") == SAID
 
 
+@pytest.mark.parametrize(
+    ("now_ms", "holds"), [(0, True), (999, True), (1000, False), (-999, True), (-1000, False)]
+)
+def test_a_pause_from_the_future_lasts_no_longer_than_was_asked_for(
+    tmp_path: Path, now_ms: int, holds: bool
+) -> None:
+    """It was made while the clock was ahead; one without an end waits for its `resume`."""
+    pause(FS, tmp_path, ["a-0"], Pause(EVERY_LOG, NOW, NOW + 1000))
+    pause(FS, tmp_path, ["b-0"], SAID)
+    now = read_pauses(tmp_path, NOW + now_ms)
+    assert (now.of("a-0") is not None, now.of("b-0") is not None) == (holds, True)
+
+
 def test_pauses_are_ended_by_name_or_all_at_once(tmp_path: Path) -> None:
     pause(FS, tmp_path, ["a-0", "b-0", "c-0"], SAID)
     assert [p.log for p in resume(FS, tmp_path, ["a-0", "nobody-0"], NOW)] == ["a-0"]
