@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.broker.http.cleaner_metrics import Row, row_of, same_until_ms
+from lapse.broker.http.log_rows import Row, row_of, same_until_ms
 from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS, compaction_delay_ms, next_look_ms
 from lapse.lifecycle.decide.select import Decision, LogInfo, decide
 from tests.property.test_decide import NOW, infos

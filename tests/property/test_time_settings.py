@@ -17,7 +17,7 @@ from lapse.base.config import TOPIC_SETTINGS, TopicConfig, topic_config
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
 from lapse.base.setting import LONG_MAX, Kind
-from lapse.broker.http.cleaner_metrics import row_of, same_until_ms
+from lapse.broker.http.log_rows import row_of, same_until_ms
 from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.explain import explain
 from lapse.lifecycle.decide.lateness import deadlines_of, overdue_ms

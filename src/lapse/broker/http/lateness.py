@@ -1,6 +1,6 @@
 """How late each log is, as metrics by kind, also while no lifecycle service runs; 0: not late.
 
-For logs that get rounds, the deadlines come from the rows of `cleaner_metrics`; for the other logs
+For logs that get rounds, the deadlines come from the rows of `log_rows`; for the other logs
 only the first segment's age and records below the log start offset can be late.
 """
 
