@@ -11,12 +11,13 @@ import os
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
+from lapse.base.errors import LapseError
 from lapse.base.ids import TopicPartition
 from lapse.base.times import after_ms
 from lapse.lifecycle.decide.bounds import Bound, lag_from
 from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS, compaction_delay_ms, next_look_ms
 from lapse.lifecycle.decide.horizon import Stamp
-from lapse.lifecycle.decide.lateness import Deadline, deadlines_of
+from lapse.lifecycle.decide.lateness import TOMBSTONE, Deadline, deadlines_of
 from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.stamps import StampCache
@@ -101,7 +102,17 @@ class Rows:
         self._stamps = StampCache()
 
     def of(self, log: PartitionLog, now_ms: int) -> Row | None:
-        """The row of a log; None if the log gets no rounds."""
+        """The row of a log; None if the log gets no rounds.
+
+        A log whose ledger cannot be read gets none either, and has a row that says so: what is
+        told of the others must not depend on it.
+        """
+        try:
+            return self._read(log, now_ms)
+        except (LapseError, OSError):
+            return self._unreadable(log, now_ms)
+
+    def _read(self, log: PartitionLog, now_ms: int) -> Row | None:
         known = self._known.get(log)
         if (
             known is None
@@ -113,6 +124,23 @@ class Rows:
         ):
             known = self._known[log] = self._look(log, now_ms)
         return known.row
+
+    def _unreadable(self, log: PartitionLog, now_ms: int) -> Row:
+        """Of a log without its stamps, by which alone a tombstone's deadline can be told.
+
+        What was known of tombstones before still holds: meanwhile no round removes any.
+        """
+        mark, facts = log.marked_facts()
+        row = row_of(decide(LogInfo(facts, mark.config), now_ms))
+        before = self._known.get(log)
+        known = () if before is None or before.row is None else before.row.deadlines
+        deadlines = [d for d in row.deadlines if d.what != TOMBSTONE]
+        deadlines += [d for d in known if d.what == TOMBSTONE]
+        sealed_bytes = sum(s.size for s in facts.segments[:-1])
+        return replace(
+            row, due=False, next_ms=None, uncleanable="unreadable",
+            uncleanable_bytes=sealed_bytes, deadlines=tuple(deadlines),
+        )  # fmt: skip
 
     def _of(self, log: PartitionLog, horizon_ms: int, now_ms: int) -> tuple[Stamp, ...]:
         return self._stamps.of(log.dir, horizon_ms, now_ms)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -35,6 +36,8 @@ from lapse.client.visitor import Visitor
 # Who somebody is that looks at a page, or why that is not for him.
 Enter = Callable[[Request], Awaitable[Visitor | Response]]
 Pages = Callable[[Enter], Sequence[BaseRoute]]
+
+logger = logging.getLogger(__name__)
 
 STOP_SECONDS_MAX = 1
 LOOK_SECONDS_MAX = 5
@@ -89,7 +92,11 @@ def app(
 
 
 class _Looking:
-    """Looks in a thread, one at a time: files are read for it, and a disk may not answer."""
+    """Looks in a thread, one at a time: files are read for it, and a disk may not answer.
+
+    A look that fails is a fault as well, and is told as one: whoever asks must not take it for a
+    port that does not answer.
+    """
 
     def __init__(self, look: Callable[[], Health]) -> None:
         self._look = look
@@ -103,7 +110,11 @@ class _Looking:
             return Health(
                 True, [f"health is not known: no look at it ended in {LOOK_SECONDS_MAX} s"]
             )
-        return self._under_way.result()
+        error = self._under_way.exception()
+        if error is None:
+            return self._under_way.result()
+        logger.warning("health is not known", exc_info=error)
+        return Health(True, [f"health is not known: {error!r}"])
 
 
 class _Server(uvicorn.Server):

@@ -7,8 +7,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
+from lapse.broker.http.cleaner_metrics import CleanerCollector
 from lapse.broker.node import Node
 from lapse.lifecycle.clock_guard import BROKER, CONFIRMED
 from lapse.lifecycle.decide.promises import RETENTION_SLACK_MS, SLACK_MS
@@ -16,10 +19,12 @@ from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.round import bad
 from lapse.lifecycle.round.bad import note_failure
 from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.ledger import ledger_path
 from lapse.lifecycle.round.receipt import BadSpot
 from lapse.lifecycle.service.loop import Service, ServiceOptions
 from lapse.lifecycle.status import reports
 from lapse.lifecycle.status.backoff import FIRST_BACKOFF_MS
+from lapse.lifecycle.status.conditions import Condition
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause
 from lapse.lifecycle.status.reports import ServiceProgress
 from lapse.testing.clock import ManualClock
@@ -186,6 +191,39 @@ async def test_what_is_left_alone_is_named(tmp_path: Path) -> None:
         reason = 'lapse_lifecycle_uncleanable{partition="0",reason="bad_range",topic="a"}'
         assert said[reason] == 1
         assert not [name for name in said if re.search(r'bad_range.*topic="b"', name)]
+
+
+async def test_one_ledger_that_cannot_be_read_does_not_blind_the_broker(tmp_path: Path) -> None:
+    """Such a log gets no rounds; health and metrics go on, with what needs no ledger of it, too."""
+    clock = ManualClock(NOW)
+    async with running_node(tmp_path, HTTP, clock=clock) as node:
+        await filled(node, "a", "b")
+        ledger_path(tmp_path / "a-0").mkdir()
+        assert await get(node, "/health") == ("HTTP/1.1 200 OK", "serving\n")
+        said = await scrape(node)
+        why = '{partition="0",reason="unreadable",topic="a"}'
+        assert said["lapse_lifecycle_uncleanable" + why] == 1
+        assert said[f"lapse_compaction_dirty_ratio{of('b')}"] == 1
+        clock.advance(600_000)
+        late = 'lapse_overdue_seconds{kind="superseded",partition="0",topic="a"}'
+        assert (await scrape(node))[late] > 0
+
+
+async def test_a_look_that_fails_is_a_fault_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> list[Condition]:
+        raise ZeroDivisionError("nobody thought of it")
+
+    async with running_node(tmp_path, HTTP, clock=ManualClock(NOW)) as node:
+        with monkeypatch.context() as patch:
+            patch.setattr(CleanerCollector, "conditions", fail)
+            status, text = await get(node, "/health")
+        assert status == "HTTP/1.1 503 Service Unavailable"
+        first, *more = text.splitlines()
+        assert first == "degraded"
+        assert "nobody thought of it" in more[0]
+        assert await get(node, "/health") == ("HTTP/1.1 200 OK", "serving\n")
 
 
 async def test_rounds_that_fail_show_within_one_backoff(tmp_path: Path) -> None:

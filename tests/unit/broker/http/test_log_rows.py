@@ -11,6 +11,7 @@ from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker.http.log_rows import Rows, row_of, same_until_ms
 from lapse.lifecycle.decide.deadline import next_look_ms
+from lapse.lifecycle.decide.lateness import TOMBSTONE
 from lapse.lifecycle.decide.select import LogInfo, decide
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.ledger import LedgerEntry
@@ -93,6 +94,34 @@ def test_a_round_in_the_ledger_ends_a_row_with_a_horizon(tmp_path: Path) -> None
     passed = rows.of(log, NOW + 80)
     assert passed is not None
     assert passed.due
+
+
+def test_a_log_whose_ledger_cannot_be_read_has_a_row_that_says_so(tmp_path: Path) -> None:
+    """Its tombstones' deadline rests on the ledger: what was known of it before is kept."""
+    log, rows = opened(tmp_path / "a"), Rows()
+    log.cleaner_checkpoint = log.log_end_offset
+    first, generation = log.segments[0], log.generation
+    with_horizon = replace(first.summary, horizon_earliest_ms=NOW + 50, horizon_bytes=10**6)
+    assert log.adopt_summary(with_horizon, "", generation) is None
+    booked = LedgerEntry("r", 0, NOW, NOW + 50, NOW, 1, 1, 1, (), end_offset=100)
+    ledger.append(RealFs(), log.dir, booked)
+    before = rows.of(log, NOW + 50)
+    assert before is not None
+    assert TOMBSTONE in {deadline.what for deadline in before.deadlines}
+    path = ledger.ledger_path(log.dir)
+    path.rename(tmp_path / "aside")
+    path.mkdir()
+    row = rows.of(log, NOW + 51)
+    assert row is not None
+    assert (row.due, row.next_ms, row.uncleanable) == (False, None, "unreadable")
+    assert row.uncleanable_bytes == sum(s.size for s in log.segments[:-1])
+    assert sorted(row.deadlines) == sorted(before.deadlines)
+    unseen = Rows().of(log, NOW + 51)
+    assert unseen is not None
+    assert TOMBSTONE not in {deadline.what for deadline in unseen.deadlines}
+    path.rmdir()
+    (tmp_path / "aside").rename(path)
+    assert rows.of(log, NOW + 52) == before
 
 
 def test_a_log_that_is_gone_is_forgotten(tmp_path: Path) -> None:
