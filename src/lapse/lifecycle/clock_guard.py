@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -87,6 +87,12 @@ class ClockGuard:
                 logger.warning("a confirmed clock stays confirmed: %s", e)
         return verdict
 
+    def moment(self) -> Moment:
+        """By which to tell what is late now, for who only looks; callable from any thread."""
+        last = self._last
+        own = () if last is None else (last,)
+        return moment_seen(self._data_dir, self._clock, self._jump_max_ms, own)
+
     def keep(self) -> None:
         """Make the last verdict's time durable, before anything is removed by it.
 
@@ -145,21 +151,38 @@ def judge(
     )  # fmt: skip
 
 
-def seen(data_dir: Path, clock: Clock, jump_max_ms: int) -> ClockVerdict | None:
+def seen(
+    data_dir: Path, clock: Clock, jump_max_ms: int, own: Sequence[ClockRecord] = ()
+) -> ClockVerdict | None:
     """How who removes records in a directory judges the clock; None where nobody does.
 
-    For who only looks: nothing is kept, and a confirmation is not used up.
+    For who only looks: nothing is kept, and a confirmation is not used up. `own`: what the caller
+    knows beyond the files.
     """
-    records = kept_records(data_dir)
+    records = [*own, *kept_records(data_dir)]
     if not records:
         return None
     return judge(records, clock, jump_max_ms, confirmed=os.path.exists(data_dir / CONFIRMED))
 
 
-def moment_seen(data_dir: Path, clock: Clock, jump_max_ms: int) -> Moment:
+def moment_seen(
+    data_dir: Path, clock: Clock, jump_max_ms: int, own: Sequence[ClockRecord] = ()
+) -> Moment:
     """The moment by which these would decide now; the clock's own where there are none."""
-    verdict = seen(data_dir, clock, jump_max_ms)
-    return Moment(clock.now_ms()) if verdict is None or verdict.held else Moment.by(verdict)
+    return moment_by(seen(data_dir, clock, jump_max_ms, own), clock)
+
+
+def moment_by(verdict: ClockVerdict | None, clock: Clock) -> Moment:
+    """The moment that a verdict of `seen` leads to.
+
+    While the clock is held nobody decides. What is late is then told by the later of the two times:
+    a clock that is behind must not have it on time again.
+    """
+    if verdict is None:
+        return Moment(clock.now_ms())
+    if verdict.held:
+        return Moment(max(clock.now_ms(), verdict.now_ms))
+    return Moment.by(verdict)
 
 
 def kept_records(data_dir: Path) -> list[ClockRecord]:

@@ -12,8 +12,10 @@ from lapse.base.fs import RealFs
 from lapse.lifecycle.clock_guard import (
     BROKER,
     CONFIRMED,
+    KEEP_EVERY_MS,
     SERVICE,
     ClockGuard,
+    moment_seen,
     read_record,
 )
 from lapse.lifecycle.decide.clock import ClockRecord
@@ -247,3 +249,33 @@ def test_ntp_may_take_its_time(tmp_path: Path) -> None:
     booted.advance(1000)
     booted.synchronised = True
     assert trusted_ms(watched) == NOW + 50 * HOUR + 1000
+
+
+def test_who_only_looks_is_told_a_time_that_does_not_go_back(tmp_path: Path) -> None:
+    """What the guard believed counts before it is kept in a file, and so do others' files."""
+    clock = ManualClock(NOW)
+    watched = guard(tmp_path, clock)
+    assert watched.moment().now_ms == NOW
+    watched.look()
+    clock.advance(KEEP_EVERY_MS - 1)
+    watched.look()
+    believed_ms = clock.now_ms()
+    clock.jump(-HOUR)
+    assert watched.moment().now_ms == believed_ms
+    assert moment_seen(tmp_path, clock, HOUR).now_ms == NOW, "its file is of its first look"
+    clock.jump(2 * HOUR)
+    other = guard(tmp_path, clock, BROKER)
+    other.look()
+    clock.jump(-HOUR)
+    assert watched.moment().now_ms == believed_ms + HOUR
+
+
+def test_a_clock_that_is_behind_after_a_boot_makes_nothing_on_time(tmp_path: Path) -> None:
+    """Nothing is decided by it; what is late is told by the later time."""
+    clock = ManualClock(NOW)
+    guard(tmp_path, clock).look()
+    clock.reboot(-HOUR)
+    watched = guard(tmp_path, clock)
+    assert watched.look().held
+    assert clock.now_ms() < NOW
+    assert moment_seen(tmp_path, clock, HOUR).now_ms == watched.moment().now_ms == NOW

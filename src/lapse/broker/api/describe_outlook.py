@@ -37,6 +37,7 @@ from lapse.broker.request.authorize import (
 )
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
+from lapse.lifecycle.clock_guard import moment_seen
 from lapse.lifecycle.decide.select import LogInfo, decide
 from lapse.lifecycle.outlook.explain import HEALTH, SERVICE, Explained, Surroundings, unreadable_log
 from lapse.lifecycle.outlook.plan import line_of, line_without_facts, policy_text
@@ -215,7 +216,7 @@ def _rows(
     services: Services, request: DescribeOutlookRequest, logs: Sequence[TopicPartition]
 ) -> tuple[Lines, int]:
     """Rows of whole logs, until that is much; and of how many logs they are."""
-    now_ms = request.now_ms if request.now_ms >= 0 else services.clock.now_ms()
+    now_ms = request.now_ms if request.now_ms >= 0 else _decided_ms(services)
     lines: Lines = []
     size = 0
     for count, tp in enumerate(logs, 1):
@@ -302,6 +303,12 @@ def _policy_of(services: Services, partition: TopicPartition) -> str:
 def _data_dir(services: Services) -> Path:
     """Where the lifecycle service's files are."""
     return services.partitions.data_dir
+
+
+def _decided_ms(services: Services) -> int:
+    """The time that is decided by, which does not go back with the clock (ADR-11)."""
+    jump_max_ms = services.config.clock_jump_max_ms
+    return moment_seen(_data_dir(services), services.clock, jump_max_ms).now_ms
 
 
 def _json(line: object) -> str:

@@ -2,8 +2,9 @@
 
 Kafka's gauges show what a cleaner thread last saw, and go stale when nothing is eligible (V-1,
 V-2). These are computed from the current logs at each scrape, by the functions that choose rounds;
-so they also show what waits while no lifecycle service runs. The costs of rounds come from the
-service's reports in the first log directory.
+so they also show what waits while no lifecycle service runs. What is late is told by the time that
+rounds decide by, which does not go back with the wall clock (ADR-11). The costs of rounds come from
+the service's reports in the first log directory.
 
 A log has a sample only where there is something to report.
 """
@@ -76,7 +77,7 @@ class CleanerCollector(Collector):
         self.of_cluster: Callable[[], Sequence[Condition]] = tuple  # what else is out of order
 
     def collect(self) -> Iterable[Metric]:
-        now_ms = self._services.clock.now_ms()
+        now_ms = self._guard.moment().now_ms
         rows, last_run, by_log = self._look(now_ms)
         yield from self._kafka(rows, now_ms)
         online = self._online()
@@ -89,7 +90,7 @@ class CleanerCollector(Collector):
 
     def conditions(self) -> list[Condition]:
         """All that is out of order; callable from any thread; reads files."""
-        now_ms = self._services.clock.now_ms()
+        now_ms = self._guard.moment().now_ms
         rows, _, _ = self._look(now_ms)
         return self._found(self._online(), rows, now_ms)
 
@@ -101,11 +102,11 @@ class CleanerCollector(Collector):
 
     def overview(self) -> Overview:
         """All logs, counted; callable from any thread; reads files."""
-        now_ms = self._services.clock.now_ms()
+        now_ms = self._guard.moment().now_ms
         rows, _, _ = self._look(now_ms)
         online, status = self._online(), None
         with contextlib.suppress(CorruptData, StorageError):
-            status = read_status(self._data_dir, now_ms)
+            status = read_status(self._data_dir, self._services.clock.now_ms())
         return overview_of(
             self._services.config.node_id, now_ms, logs_seen(online, rows),
             (Trouble(c.is_fault, c.reason, str(c)) for c in self._found(online, rows, now_ms)),
@@ -115,7 +116,7 @@ class CleanerCollector(Collector):
     def _look(self, now_ms: int) -> tuple[list[Row], list[RoundReport], dict[str, RoundReport]]:
         with self._lock:
             self._tail.refresh()
-            failures = self._failures(now_ms)
+            failures = self._failures(self._services.clock.now_ms())
             rows = [failing(row, failures.get(row.name, 0)) for row in self._rows(now_ms)]
             return rows, list(self._tail.last_run), dict(self._tail.by_log)
 
@@ -127,7 +128,10 @@ class CleanerCollector(Collector):
         return [*self.of_cluster(), *conditions(self._services.partitions, topics)]
 
     def _pipeline(self, online: Sequence[PartitionLog], rows: Sequence[Row], now_ms: int) -> Seen:
-        """The state of rounds, from the logs, the control socket and the service's files."""
+        """The state of rounds, from the logs, the control socket and the service's files.
+
+        What the service says of itself is judged by the wall clock, which it writes with, too.
+        """
         seen, reasons = self._seen(), {h.log: h.reason for h in self._queue().held}
         late = missed(online, _deadlines(rows), now_ms)
         progress = self._progress()
@@ -136,7 +140,7 @@ class CleanerCollector(Collector):
             held = progress.detail
         connection = Connection(seen.pid, seen.left_ms, seen.last_pid, round(seen.idle_s * 1000))
         return Seen(
-            now_ms=now_ms,
+            now_ms=self._services.clock.now_ms(),
             wanted=self._services.config.log_cleaner_enable,
             service=progress,
             connection=connection,
@@ -144,6 +148,7 @@ class CleanerCollector(Collector):
             failing={r.name: (r.failures, reasons.get(r.name, "")) for r in rows if r.failures},
             late_ms={(str(one.log), one.kind): one.ms for one in late},
             clock=held,
+            decided_ms=now_ms,
         )
 
     def _progress(self) -> ServiceProgress | None:

@@ -24,6 +24,7 @@ from lapse.broker.http.exporter_metrics import (
 from lapse.broker.http.latency import group_time_lag, producer_to_log
 from lapse.broker.http.replica_metrics import replica_metrics
 from lapse.broker.request.context import Services
+from lapse.lifecycle.clock_guard import moment_seen
 
 _SOCKETS = "kafka_server_socketservermetrics_"
 _FETCH_SESSIONS = "kafka_server_fetchsessioncache_"
@@ -83,7 +84,14 @@ class BrokerCollector(Collector):
         yield from self._broker()
         yield from self._logins()
         yield from self._fetch_sessions()
-        yield from erasure_metrics(self._services.erasures, self._services.clock.now_ms())
+        yield from self._erasures()
+
+    def _erasures(self) -> Iterable[Metric]:
+        """A deadline that was missed stays missed where the wall clock is set back (ADR-11)."""
+        services = self._services
+        data_dir, jump_max_ms = services.partitions.data_dir, services.config.clock_jump_max_ms
+        decided = moment_seen(data_dir, services.clock, jump_max_ms)
+        return erasure_metrics(services.erasures, decided.now_ms)
 
     def _topics(self) -> Iterable[Metric]:
         topics = dict(self._services.counters.topics)

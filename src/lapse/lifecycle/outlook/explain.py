@@ -9,7 +9,7 @@ from lapse.base.clock import Clock, time_text
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import CorruptData, LapseError, StorageError, unreadable
 from lapse.base.host import processors
-from lapse.lifecycle.clock_guard import seen
+from lapse.lifecycle.clock_guard import moment_by, seen
 from lapse.lifecycle.decide.clock import ClockVerdict
 from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.explain import Context, explain
@@ -121,8 +121,7 @@ class Surroundings:
         verdict, moment = None, Moment(clock.now_ms() if now_ms is None else now_ms)
         if now_ms is None:
             verdict = seen(data_dir, clock, config.clock_jump_max_ms)
-        if verdict is not None and not verdict.held:
-            moment = Moment.by(verdict)
+            moment = moment_by(verdict, clock)
         queue, progress, trouble = _of_service(data_dir)
         master = within_cores(config.lifecycle_master, config.lifecycle_cores_max, processors())
         return Surroundings(

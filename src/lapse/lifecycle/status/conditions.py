@@ -143,6 +143,8 @@ class Seen:
         due: number of logs with a round due.
         failing: by log, how many rounds failed in a row, and why the last one did if known.
         late_ms: by log and kind, by how much a removal is late.
+        decided_ms: the time that is late by, which does not go back with the wall clock (ADR-11);
+            None where it is `now_ms`.
         clock: what is wrong with it, "" where it is believed.
     """
 
@@ -154,6 +156,7 @@ class Seen:
     failing: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     late_ms: Mapping[tuple[str, str], int] = field(default_factory=dict)
     clock: str = ""
+    decided_ms: int | None = None
 
 
 def pipeline_conditions(seen: Seen) -> list[Condition]:
@@ -270,7 +273,8 @@ def _late(seen: Seen) -> Iterator[Condition]:
             f"{_count(count)} missed a deadline: {LATE_WORDS[kind]} of {log} is late by "
             f"{duration(ms)}"
         )
-        yield Condition(DEADLINE_MISSED, count, seen.now_ms - ms, words)
+        decided_ms = seen.now_ms if seen.decided_ms is None else seen.decided_ms
+        yield Condition(DEADLINE_MISSED, count, decided_ms - ms, words)
 
 
 def _count(logs: int) -> str:

@@ -22,10 +22,12 @@ from lapse.lifecycle.status.conditions import CLOCK_HELD, Condition
 from lapse.lifecycle.status.reports import QUEUE, RoundReport, append_reports
 from lapse.metadata.membership import Registration
 from lapse.metadata.partition_states import first_state
+from lapse.testing.clock import ManualClock
 from lapse.wire.schema.describe_outlook import (
     EXPLAIN,
     OVERVIEW,
     PLAN,
+    PLAN_ROWS,
     REPORTS,
     ROUNDS,
     DescribeOutlookRequest,
@@ -195,3 +197,16 @@ async def test_all_logs_at_once_and_what_the_last_rounds_did(tmp_path: Path) -> 
         append_reports(RealFs(), tmp_path, done)
         lines = (await ask(connection, REPORTS)).lines
         assert [msgspec.json.decode(line, type=RoundReport) for line in lines] == done
+
+
+async def test_rows_are_as_of_a_time_that_does_not_go_back(tmp_path: Path) -> None:
+    """ADR-11: by the wall clock that was set back, Spark's view had what is late on time."""
+    clock = ManualClock()
+    async with running_node(tmp_path, clock=clock) as node, await connect(node) as connection:
+        await create(node, "t")
+        believed_ms = clock.now_ms()
+        clock.jump(-86_400_000)
+        [row] = (await ask(connection, PLAN_ROWS)).lines
+        assert json.loads(row)["as_of"] == believed_ms * 1000
+        [row] = (await ask(connection, PLAN_ROWS, now_ms=7)).lines
+        assert json.loads(row)["as_of"] == 7000

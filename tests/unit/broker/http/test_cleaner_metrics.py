@@ -15,20 +15,23 @@ from lapse.broker.http.cleaner_metrics import CleanerCollector
 from lapse.broker.node import Node
 from lapse.lifecycle.clock_guard import BROKER, CONFIRMED
 from lapse.lifecycle.decide.promises import RETENTION_SLACK_MS, SLACK_MS
+from lapse.lifecycle.outlook.explain import Surroundings
 from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.round import bad
 from lapse.lifecycle.round.bad import note_failure
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.ledger import ledger_path
 from lapse.lifecycle.round.receipt import BadSpot
+from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.service.loop import Service, ServiceOptions
 from lapse.lifecycle.status import reports
 from lapse.lifecycle.status.backoff import FIRST_BACKOFF_MS
-from lapse.lifecycle.status.conditions import Condition
+from lapse.lifecycle.status.conditions import DEADLINE_MISSED, Condition
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause
 from lapse.lifecycle.status.reports import ServiceProgress
 from lapse.testing.clock import ManualClock
 from tests.support.broker.running import create, running_node
+from tests.support.lifecycle.erase.orders import give
 from tests.support.lifecycle.rounds import MEMORY, NOW, env_of, overwritten, write
 from tests.support.lifecycle.served import Recorded
 from tests.unit.broker.test_node import get
@@ -254,6 +257,38 @@ async def test_rounds_that_fail_show_within_one_backoff(tmp_path: Path) -> None:
         assert said[count] == 0
         assert f"lapse_round_failures{of('a')}" not in said
         owner.close()
+
+
+async def test_what_is_late_stays_late_when_the_clock_is_set_back(tmp_path: Path) -> None:
+    """ADR-11: recorded time never goes back; metrics, health and overview go by it as explain does.
+
+    A day back: nothing would be late by the wall clock, and every alert would end.
+    """
+    clock = ManualClock(NOW)
+    orders = {"lapse.erase.orders.dir": str(tmp_path / "orders")}
+    async with running_node(tmp_path / "data", {**HTTP, **orders}, clock=clock) as node:
+        await filled(node, "a")
+        give(tmp_path / "orders" / "late", NOW, NOW + 1000)
+        clock.advance(600_000)
+        node._guard.look()
+        late = 'lapse_overdue_seconds{kind="superseded",partition="0",topic="a"}'
+        names = [late, f"lapse_compaction_delay_seconds{of('a')}", "lapse_erasure_overdue_seconds"]
+        before = await scrape(node)
+        assert min(before[name] for name in names) > 0
+        [look] = node.services.overviews
+        seen = look()
+        assert seen.late == 1
+        [missed] = [one for one in seen.troubles if one.reason == DEADLINE_MISSED]
+        clock.jump(-86_400_000)
+        after = await scrape(node)
+        assert [after[name] for name in names] == [before[name] for name in names]
+        again = look()
+        assert (again.now_ms, again.late) == (seen.now_ms, 1)
+        assert missed in again.troubles
+        around = Surroundings.of(tmp_path / "data", node.services.config, clock)
+        log = node.services.partitions.get(TopicPartition("a", 0))
+        explained = around.explained(info_of(log.facts(), log.config, around.now_ms))
+        assert explained.overdue_ms["superseded"] == before[late] * 1000
 
 
 async def test_a_clock_that_jumped_is_a_trouble(tmp_path: Path) -> None:
