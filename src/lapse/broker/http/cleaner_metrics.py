@@ -80,11 +80,12 @@ class CleanerCollector(Collector):
         now_ms = self._guard.moment().now_ms
         rows, last_run, by_log = self._look(now_ms)
         yield from self._kafka(rows, now_ms)
-        online = self._online()
-        yield overdue(online, _deadlines(rows), now_ms)
+        logs = self._logs()
+        unknown = {row.log: row.unknown for row in rows if row.unknown}
+        yield overdue(logs, _deadlines(rows), now_ms, unknown)
         yield from _costs(last_run)
         yield from self._service()
-        yield from _of_health(self._pipeline(online, rows, now_ms), self._writes())
+        yield from _of_health(self._pipeline(logs, rows, now_ms), self._writes())
         yield from _of_logs(rows, now_ms)
         yield from _of_rounds(rows, by_log)
 
@@ -92,24 +93,24 @@ class CleanerCollector(Collector):
         """All that is out of order; callable from any thread; reads files."""
         now_ms = self._guard.moment().now_ms
         rows, _, _ = self._look(now_ms)
-        return self._found(self._online(), rows, now_ms)
+        return self._found(self._logs(), rows, now_ms)
 
     def _found(
-        self, online: Sequence[PartitionLog], rows: Sequence[Row], now_ms: int
+        self, logs: Sequence[PartitionLog], rows: Sequence[Row], now_ms: int
     ) -> list[Condition]:
-        pipeline = self._pipeline(online, rows, now_ms)
+        pipeline = self._pipeline(logs, rows, now_ms)
         return [*self._writes(), *pipeline_conditions(pipeline)]
 
     def overview(self) -> Overview:
         """All logs, counted; callable from any thread; reads files."""
         now_ms = self._guard.moment().now_ms
         rows, _, _ = self._look(now_ms)
-        online, status = self._online(), None
+        logs, status = self._logs(), None
         with contextlib.suppress(CorruptData, StorageError):
             status = read_status(self._data_dir, self._services.clock.now_ms())
         return overview_of(
-            self._services.config.node_id, now_ms, logs_seen(online, rows),
-            (Trouble(c.is_fault, c.reason, str(c)) for c in self._found(online, rows, now_ms)),
+            self._services.config.node_id, now_ms, logs_seen(logs, rows),
+            (Trouble(c.is_fault, c.reason, str(c)) for c in self._found(logs, rows, now_ms)),
             status,
         )  # fmt: skip
 
@@ -120,20 +121,21 @@ class CleanerCollector(Collector):
             rows = [failing(row, failures.get(row.name, 0)) for row in self._rows(now_ms)]
             return rows, list(self._tail.last_run), dict(self._tail.by_log)
 
-    def _online(self) -> list[PartitionLog]:
-        return [log for log in self._services.partitions.all() if log.offline_reason is None]
+    def _logs(self) -> Sequence[PartitionLog]:
+        """All that are open: what is late in one that takes no writes is late, too."""
+        return self._services.partitions.all()
 
     def _writes(self) -> list[Condition]:
         topics = self._services.topics.image.topics.values()
         return [*self.of_cluster(), *conditions(self._services.partitions, topics)]
 
-    def _pipeline(self, online: Sequence[PartitionLog], rows: Sequence[Row], now_ms: int) -> Seen:
+    def _pipeline(self, logs: Sequence[PartitionLog], rows: Sequence[Row], now_ms: int) -> Seen:
         """The state of rounds, from the logs, the control socket and the service's files.
 
         What the service says of itself is judged by the wall clock, which it writes with, too.
         """
         seen, reasons = self._seen(), {h.log: h.reason for h in self._queue().held}
-        late = missed(online, _deadlines(rows), now_ms)
+        late = missed(logs, _deadlines(rows), now_ms)
         progress = self._progress()
         held = self._guard.trouble if self._guard.held else ""
         if not held and seen.pid is not None and progress is not None and progress.state == HELD:
@@ -144,7 +146,7 @@ class CleanerCollector(Collector):
             wanted=self._services.config.log_cleaner_enable,
             service=progress,
             connection=connection,
-            due=sum(row.due for row in rows),
+            due=sum(row.needs_service for row in rows),
             failing={r.name: (r.failures, reasons.get(r.name, "")) for r in rows if r.failures},
             late_ms={(str(one.log), one.kind): one.ms for one in late},
             clock=held,
@@ -163,8 +165,8 @@ class CleanerCollector(Collector):
         return Queue()
 
     def _rows(self, now_ms: int) -> Iterator[Row]:
-        for log in self._services.partitions.all():
-            row = self._known.of(log, now_ms) if log.offline_reason is None else None
+        for log in self._logs():
+            row = self._known.of(log, now_ms)
             if row is not None:
                 yield row
 
@@ -252,7 +254,7 @@ def logs_seen(logs: Iterable[PartitionLog], rows: Iterable[Row]) -> Iterator[Log
             yield LogSeen(log.partition, log.config, log.size_bytes, deadlines)
         else:
             yield LogSeen(
-                log.partition, log.config, log.size_bytes, row.deadlines, row.due,
+                log.partition, log.config, log.size_bytes, row.deadlines, row.needs_service,
                 bool(row.uncleanable), row.dirty_bytes, row.ratio,
             )  # fmt: skip
 

@@ -6,7 +6,7 @@ only the first segment's age and records below the log start offset can be late.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily, Metric, Sample
@@ -18,7 +18,7 @@ from lapse.log.partition_log import PartitionLog, segment_facts
 NAME = "lapse_overdue_seconds"
 _DOC = (
     "By how much the worst deadline of a kind is missed: superseded values, tombstones, markers, "
-    "deleted ranges, retention. 0: nothing is late."
+    "deleted ranges, retention. 0: nothing is late; none: not known, a log is to be looked through."
 )
 
 
@@ -34,10 +34,16 @@ def overdue(
     logs: Iterable[PartitionLog],
     by_log: Mapping[TopicPartition, tuple[Deadline, ...]],
     now_ms: int,
+    unknown: Mapping[TopicPartition, Set[str]],
 ) -> Metric:
-    """The lateness of all logs, as a metric."""
+    """The lateness of all logs, as a metric; `unknown`: kinds that are on time as far as is known.
+
+    Of these nothing is told, as long as nothing is known to be late: a 0 would be a guess.
+    """
     family = GaugeMetricFamily(NAME, _DOC, labels=["topic", "partition", "kind"])
     for late in lateness_of(logs, by_log, now_ms):
+        if not late.ms and late.kind in unknown.get(late.log, ()):
+            continue
         where = {"topic": late.log.topic, "partition": str(late.log.partition), "kind": late.kind}
         family.samples.append(Sample(NAME, where, late.ms / 1000))
     return family

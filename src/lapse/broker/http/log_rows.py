@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from lapse.base.errors import LapseError
@@ -17,15 +19,17 @@ from lapse.base.times import after_ms
 from lapse.lifecycle.decide.bounds import Bound, lag_from
 from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS, compaction_delay_ms, next_look_ms
 from lapse.lifecycle.decide.horizon import Stamp
-from lapse.lifecycle.decide.lateness import TOMBSTONE, Deadline, deadlines_of
+from lapse.lifecycle.decide.lateness import MARKER, SUPERSEDED, TOMBSTONE, Deadline, deadlines_of
 from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.stamps import StampCache
+from lapse.lifecycle.round.summarise import wants_look
 from lapse.log.facts import BadRange
 from lapse.log.partition_log import LogMark, PartitionLog
 
 WHERE = ("topic", "partition")
 _AFTER_ALL_MS = 1 << 64  # later than any time and any lag together
+_OF_SUMMARIES = frozenset({SUPERSEDED, TOMBSTONE, MARKER})  # deadlines that come from summaries
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +45,14 @@ class Row:
         late_from_ms: from when on the log is late (KIP-354); None if it never will be.
         due: whether a round is due.
         next_ms: when the next round is, or may be, due after that; None if never.
+        wants_look: whether a service must look through the log's files before it can decide, as
+            those of another log cleaner.
         uncleanable: why rounds leave (the rest of) the log alone, "" if they do not.
         uncleanable_bytes: bytes of the sealed segments that rounds leave alone.
         bad: where rounds could not read, if there is such a place.
         dirty_bytes: the bytes that a round would clean (S-5).
         deadlines: by when which data must be gone.
+        unknown: the kinds of which there may be earlier deadlines, that nobody knows of.
         failures: rounds that failed in a row, while one is due.
     """
 
@@ -63,6 +70,13 @@ class Row:
     dirty_bytes: int = 0
     failures: int = 0
     deadlines: tuple[Deadline, ...] = ()
+    unknown: frozenset[str] = frozenset()
+    wants_look: bool = False
+
+    @property
+    def needs_service(self) -> bool:
+        """Whether there is something to do now for a lifecycle service."""
+        return self.due or self.wants_look
 
     def delay_ms(self, now_ms: int) -> int:
         """By how much the log is late, 0 if it is not."""
@@ -70,7 +84,7 @@ class Row:
 
     def deadline_ms(self, now_ms: int) -> int | None:
         """When a round is due next at the latest."""
-        return now_ms if self.due else self.next_ms
+        return now_ms if self.needs_service else self.next_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +119,16 @@ class Rows:
         """The row of a log; None if the log gets no rounds.
 
         A log whose ledger cannot be read gets none either, and has a row that says so: what is
-        told of the others must not depend on it.
+        told of the others must not depend on it. Nor does one that takes no writes, whose data is
+        late all the same.
         """
         try:
-            return self._read(log, now_ms)
+            row = self._read(log, now_ms)
         except (LapseError, OSError):
-            return self._unreadable(log, now_ms)
+            row = self._unreadable(log, now_ms)
+        if row is None or log.offline_reason is None:
+            return row
+        return _left_alone(row, "offline", log.segments)
 
     def _read(self, log: PartitionLog, now_ms: int) -> Row | None:
         known = self._known.get(log)
@@ -136,11 +154,9 @@ class Rows:
         known = () if before is None or before.row is None else before.row.deadlines
         deadlines = [d for d in row.deadlines if d.what != TOMBSTONE]
         deadlines += [d for d in known if d.what == TOMBSTONE]
-        sealed_bytes = sum(s.size for s in facts.segments[:-1])
-        return replace(
-            row, due=False, next_ms=None, uncleanable="unreadable",
-            uncleanable_bytes=sealed_bytes, deadlines=tuple(deadlines),
-        )  # fmt: skip
+        row = _left_alone(row, "unreadable", facts.segments)
+        unknown = row.unknown | {TOMBSTONE}
+        return replace(row, deadlines=tuple(deadlines), unknown=unknown)
 
     def _of(self, log: PartitionLog, horizon_ms: int, now_ms: int) -> tuple[Stamp, ...]:
         return self._stamps.of(log.dir, horizon_ms, now_ms)
@@ -163,6 +179,7 @@ def row_of(decision: Decision) -> Row:
     topic, partition = facts.partition.topic, str(facts.partition.partition)
     reason, held_bytes = _uncleanable(decision)
     late_ms = compaction_delay_ms(facts, config, _AFTER_ALL_MS)  # it grows with the clock
+    lacks = config.compacts and any(s.lacks_summary for s in facts.segments[:-1])
     return Row(
         log=facts.partition,
         where=dict(zip(WHERE, (topic, partition), strict=True)),
@@ -177,7 +194,25 @@ def row_of(decision: Decision) -> Row:
         bad=facts.bad,
         dirty_bytes=decision.bounds.dirty_bytes,
         deadlines=deadlines_of(decision),
+        unknown=_OF_SUMMARIES if lacks else frozenset(),
+        wants_look=wants_look(decision),
     )
+
+
+class _Sized(Protocol):
+    """A segment, or facts of one."""
+
+    @property
+    def size(self) -> int: ...
+
+
+def _left_alone(row: Row, reason: str, segments: Sequence[_Sized]) -> Row:
+    """The row of a log that gets no rounds at all now; what is due of it is nobody's to do."""
+    sealed_bytes = sum(s.size for s in segments[:-1])
+    return replace(
+        row, due=False, wants_look=False, next_ms=None, uncleanable=reason,
+        uncleanable_bytes=sealed_bytes,
+    )  # fmt: skip
 
 
 def failing(row: Row, failures: int) -> Row:

@@ -140,7 +140,7 @@ class Seen:
         wanted: whether rounds are enabled (log.cleaner.enable).
         service: what the service's files said last.
         connection: None where there is no broker.
-        due: number of logs with a round due.
+        due: number of logs with a round due, or to be looked through before one can be.
         failing: by log, how many rounds failed in a row, and why the last one did if known.
         late_ms: by log and kind, by how much a removal is late.
         decided_ms: the time that is late by, which does not go back with the wall clock (ADR-11);

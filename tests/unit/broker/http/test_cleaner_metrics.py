@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -210,6 +211,49 @@ async def test_one_ledger_that_cannot_be_read_does_not_blind_the_broker(tmp_path
         clock.advance(600_000)
         late = 'lapse_overdue_seconds{kind="superseded",partition="0",topic="a"}'
         assert (await scrape(node))[late] > 0
+
+
+async def test_what_is_late_in_a_log_that_takes_no_writes_is_late(tmp_path: Path) -> None:
+    """It still serves reads: an alert that has fired must not end because a write failed."""
+    clock = ManualClock(NOW)
+    async with running_node(tmp_path, HTTP, clock=clock) as node:
+        await filled(node, "a")
+        clock.advance(600_000)
+        late = 'lapse_overdue_seconds{kind="superseded",partition="0",topic="a"}'
+        before = (await scrape(node))[late]
+        assert before > 0
+        log = node.services.partitions.get(TopicPartition("a", 0))
+        log._core.offline_reason = "a write failed"
+        said = await scrape(node)
+        assert said[late] == before
+        why = '{partition="0",reason="offline",topic="a"}'
+        assert said["lapse_lifecycle_uncleanable" + why] == 1
+        assert said["kafka_log_logcleanermanager_max_dirty_percent"] == 0
+        _, text = await get(node, "/health")
+        assert "missed a deadline" in text
+        assert "rounds are not running" not in text, "no round of it can be made"
+        [look] = node.services.overviews
+        seen = look()
+        assert (seen.logs, seen.late, seen.due, seen.topics[0].held) == (1, 1, 0, 1)
+
+
+async def test_logs_that_must_be_looked_through_are_not_said_to_need_nothing(
+    tmp_path: Path,
+) -> None:
+    """A directory of Kafka's has no summaries. With nobody to look, nothing would ever go."""
+    clock = ManualClock(NOW)
+    async with running_node(tmp_path, HTTP, clock=clock) as node:
+        await filled(node, "a")
+    shutil.rmtree(tmp_path / "a-0" / ".lapse")
+    async with running_node(tmp_path, HTTP, clock=clock) as node:
+        clock.advance(reports.SILENT_MS + 1)
+        _, text = await get(node, "/health")
+        assert "rounds are not running: a round of 1 log is due" in text
+        said = await scrape(node)
+        kinds = set(re.findall('lapse_overdue_seconds{kind="([a-z]+)"', " ".join(said)))
+        assert kinds == {"deleted"}, "of the others nobody knows whether they are on time"
+        [look] = node.services.overviews
+        assert look().due == 1
 
 
 async def test_a_look_that_fails_is_a_fault_and_says_why(

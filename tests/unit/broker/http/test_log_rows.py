@@ -11,7 +11,7 @@ from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker.http.log_rows import Rows, row_of, same_until_ms
 from lapse.lifecycle.decide.deadline import next_look_ms
-from lapse.lifecycle.decide.lateness import TOMBSTONE
+from lapse.lifecycle.decide.lateness import MARKER, SUPERSEDED, TOMBSTONE
 from lapse.lifecycle.decide.select import LogInfo, decide
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.ledger import LedgerEntry
@@ -122,6 +122,38 @@ def test_a_log_whose_ledger_cannot_be_read_has_a_row_that_says_so(tmp_path: Path
     path.rmdir()
     (tmp_path / "aside").rename(path)
     assert rows.of(log, NOW + 52) == before
+
+
+def test_a_log_that_takes_no_writes_is_late_and_nobodys_to_clean(tmp_path: Path) -> None:
+    """A round of it would not help, so none is due; what must be gone must be gone all the same."""
+    log, rows = opened(tmp_path / "a"), Rows()
+    late_ms = NOW + 60_001
+    online = rows.of(log, late_ms)
+    assert online is not None
+    log._core.offline_reason = "a write failed"
+    row = rows.of(log, late_ms)
+    assert row is not None
+    assert (online.due, row.due, row.next_ms) == (True, False, None)
+    assert (row.uncleanable, row.uncleanable_bytes) == (
+        "offline", sum(s.size for s in log.segments[:-1]),
+    )  # fmt: skip
+    assert row.deadlines == online.deadlines
+    assert row.delay_ms(late_ms) == 1
+
+
+def test_a_log_that_must_be_looked_through_needs_a_service() -> None:
+    """Another log cleaner's: nothing can be decided, and what is in it nobody knows."""
+    active = segment(20, 0)
+    known = row_of(decide(LogInfo(facts_of([segment(0), active]), settings_of()), NOW))
+    assert (known.wants_look, known.unknown) == (False, frozenset())
+    lacking = facts_of([segment(0), segment(10, with_summary=False), active])
+    row = row_of(decide(LogInfo(lacking, settings_of()), NOW))
+    assert (row.due, row.wants_look, row.needs_service) == (False, True, True)
+    assert row.deadline_ms(NOW) == NOW
+    assert row.unknown == {SUPERSEDED, TOMBSTONE, MARKER}
+    deleting = settings_of(cleanup_policy="delete")
+    moved = replace(lacking, start_moves=(StartMove(5, NOW),), log_start_offset=5)
+    assert row_of(decide(LogInfo(moved, deleting), NOW)).unknown == frozenset()
 
 
 def test_a_log_that_is_gone_is_forgotten(tmp_path: Path) -> None:
