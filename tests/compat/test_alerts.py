@@ -27,6 +27,9 @@ GIB = 1 << 30
 FIRES = {
     "LapseDeadlineMissed": (f'lapse_overdue_seconds{{{LOG},kind="values"}}', "0x400", "1x400"),
     "LapseErasureLate": (f"lapse_erasure_overdue_seconds{{{AT}}}", "0x400", "1x400"),
+    "LapseErasureUnreadable": (
+        f'lapse_erasure_orders{{{AT},state="unreadable"}}', "0x400", "1x400",
+    ),
     "LapseClockHeld": (f"lapse_lifecycle_clock_ahead_seconds{{{AT}}}", "0x400", "7200x400"),
     "LapseRoundsStopped": (f"{CLEANER}_deadthreadcount{{{AT}}}", "0x400", "1x400"),
     "LapseEngineFails": (f"lapse_lifecycle_engine_failures{{{AT}}}", "2x400", "3x400"),
@@ -58,6 +61,7 @@ FIRES = {
     "LapseUnderMinIsr": (f"{REPLICAS}_underminisrpartitioncount{{{AT}}}", "0x400", "1x400"),
 }  # fmt: skip
 MORE = {
+    "LapseErasureUnreadable": (f'lapse_erasure_orders{{{AT},state="open"}}', "1x400", ""),
     "LapsePausedForLong": (f"lapse_lifecycle_paused_logs{{{AT}}}", "1x120 0x280", "1x400"),
     "LapseNoController": (f"{CONTROLLER}_activecontrollercount{{{AT}}}", "1x400", "2x400"),
     "LapseRefusesWrites": (

@@ -12,18 +12,23 @@ from lapse.lifecycle.outlook.erasures import Erasure, Erasures
 _ORDERS = "Orders of erasure: open, proven, or unreadable (or the folder of all is)."
 _OLDEST = "Seconds since the oldest open order of erasure was given; 0: none is open."
 _OVERDUE = "By how much the worst open order of erasure has missed its deadline; 0: none has."
+# Of an order that cannot be read, the two go by what was read of it last.
 
 
 def erasure_metrics(erasures: Erasures, now_ms: int) -> Iterable[Metric]:
-    """By what their files say at this scrape."""
-    found: Sequence[Erasure] = ()
+    """By what their files say at this scrape, of all orders.
+
+    One that can no longer be read is neither open nor proven, and as late as it was known to be.
+    """
+    found: Sequence[Erasure]
     unreadable = 0
     try:
-        found = erasures.seen()
+        found = known = erasures.all()
     except StorageError:
-        unreadable = 1
+        found, known, unreadable = (), erasures.last(), 1
     readable = [one for one in found if not one.trouble]
     waiting = [one for one in readable if one.done_ms is None]
+    pending = [one for one in known if one.is_open]
     states = {
         "open": len(waiting),
         "proven": len(readable) - len(waiting),
@@ -33,9 +38,9 @@ def erasure_metrics(erasures: Erasures, now_ms: int) -> Iterable[Metric]:
     for state, count in states.items():
         orders.add_metric([state], count)
     yield orders
-    ages = [now_ms - one.given_ms for one in waiting]
+    ages = [now_ms - one.given_ms for one in pending]
     yield _gauge("lapse_erasure_oldest_pending_seconds", _OLDEST, max(ages, default=0))
-    overdue = [one.overdue_ms(now_ms) for one in waiting]
+    overdue = [one.overdue_ms(now_ms) for one in pending]
     yield _gauge("lapse_erasure_overdue_seconds", _OVERDUE, max(overdue, default=0))
 
 

@@ -79,7 +79,8 @@ class Erasure:
     Attributes:
         broker: in whose folder it is.
         holder: the process that is at work on it, None if none is.
-        trouble: why it cannot be read; then the rest is empty.
+        trouble: why it cannot be read; then the rest is as it was read last, or empty.
+        left_out: how many of its folder, all proven, are not told beside it.
     """
 
     order: str
@@ -89,6 +90,12 @@ class Erasure:
     holder: int | None = None
     topics: tuple[TopicErasure, ...] = ()
     trouble: str = ""
+    left_out: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is known, and not proven; also while it cannot be read."""
+        return bool(self.topics) and self.done_ms is None
 
     @property
     def done_ms(self) -> int | None:
@@ -114,18 +121,34 @@ class Erasures:
         self._lock = Lock()
         self._orders: dict[Path, tuple[_Key, _Order]] = {}  # by folder
         self._proofs: dict[Path, dict[str, tuple[_Key, Proof]]] = {}  # by folder and name
+        self._last: dict[Path, Erasure] = {}  # by folder, as it was read last
 
-    def seen(self) -> list[Erasure]:
-        """The newest ORDERS_MAX, and before them what cannot be read; in order of urgency.
-
-        Raises StorageError where the folder cannot be listed.
-        """
+    def all(self) -> list[Erasure]:
+        """All orders, by urgency. Raises StorageError where the folder cannot be listed."""
         with self._lock:
             folders = self._folders()
             self._forget_all_but(set(folders))
             found = [self._seen(path) for path in folders]
-        found.sort(key=lambda one: (not one.trouble, -one.given_ms))
-        return sorted(found[:ORDERS_MAX], key=urgency)
+        return sorted(found, key=urgency)
+
+    def last(self) -> list[Erasure]:
+        """All orders as they were read last, for while the folder cannot be listed."""
+        with self._lock:
+            return list(self._last.values())
+
+    def seen(self) -> list[Erasure]:
+        """What is to be shown, in order of urgency: of very many, the oldest proven are left out.
+
+        What is open or cannot be read never is, however old: it may be late. Raises as `all`.
+        """
+        found = self.all()
+        proven = [one for one in found if not one.trouble and one.done_ms is not None]
+        count = min(max(len(found) - ORDERS_MAX, 0), len(proven))
+        if not count:
+            return found
+        oldest = sorted(proven, key=lambda one: one.given_ms)[:count]
+        gone = {one.order for one in oldest}
+        return [replace(one, left_out=count) for one in found if one.order not in gone]
 
     def proof(self, file: str, topic: str) -> str | None:
         """The text of a proof of this topic, named `ORDER/FILE`; None where there is none.
@@ -165,16 +188,24 @@ class Erasures:
     def _seen(self, folder: Path) -> Erasure:
         empty = Erasure(folder.name, self._broker)
         try:
-            order = self._order(folder)
-            if order is None:
-                return replace(empty, trouble=f"{folder / ORDER_FILE}: it is gone")
-            proofs = self._proofs_of(folder)
-            topics = tuple(_topic(part, proofs.get(part.topic, [])) for part in order.parts)
-            holder = lock_holder(folder, follows_link=False)
+            found = self._found(folder, empty)
         except LapseError as e:
-            return replace(empty, trouble=str(e))
+            trouble = str(e)
         except OSError as e:
-            return replace(empty, trouble=str(unreadable(e, folder)))
+            trouble = str(unreadable(e, folder))
+        else:
+            self._last[folder] = found
+            return found
+        # Its deadline does not move because it cannot be read.
+        return replace(self._last.get(folder, empty), holder=None, trouble=trouble)
+
+    def _found(self, folder: Path, empty: Erasure) -> Erasure:
+        order = self._order(folder)
+        if order is None:
+            raise StorageError(f"{folder / ORDER_FILE}: it is gone")
+        proofs = self._proofs_of(folder)
+        topics = tuple(_topic(part, proofs.get(part.topic, [])) for part in order.parts)
+        holder = lock_holder(folder, follows_link=False)
         return replace(
             empty, given_ms=order.given_ms, deadline_ms=order.deadline_ms, holder=holder,
             topics=topics,
@@ -185,6 +216,8 @@ class Erasures:
             del self._orders[gone]
         for gone in self._proofs.keys() - folders:
             del self._proofs[gone]
+        for gone in self._last.keys() - folders:
+            del self._last[gone]
 
     def _order(self, folder: Path) -> _Order | None:
         key = _key_of(folder / ORDER_FILE)

@@ -22,6 +22,7 @@ async def show(asked: Asked) -> Page:
         {
             "here": "erasure",
             "orders": orders,
+            "left_out": sum({one.broker: one.left_out for one in orders}.values()),
             "now_ms": asked.clock.now_ms(),
             "silent": dict(sorted(said.silent.items())),
         },

@@ -121,13 +121,37 @@ def test_open_ones_come_first_by_their_deadline(tmp_path: Path) -> None:
     assert [one.order for one in Erasures(tmp_path, 1).seen()] == ["soon", "late", "none", "done"]
 
 
-def test_of_very_many_the_newest_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(erasures, "ORDERS_MAX", 2)
-    for n in range(4):
-        give(tmp_path / f"o{n}", NOW + n, None)
-    assert {one.order for one in Erasures(tmp_path, 1).seen()} == {"o2", "o3"}
+def test_of_very_many_the_oldest_proven_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is open, or cannot be read, is shown however old it is."""
+    monkeypatch.setattr(erasures, "ORDERS_MAX", 3)
+    done = part(values_proven_ms=NOW, proven_ms=NOW)
+    give(tmp_path / "open", NOW - 9, None)
+    for number in range(4):
+        report(give(tmp_path / f"o{number}", NOW + number, None, done), "users", NOW)
+    shown = Erasures(tmp_path, 1).seen()
+    assert [(one.order, one.left_out) for one in shown] == [("open", 2), ("o3", 2), ("o2", 2)]
     (tmp_path / "o0" / "order.json").write_text("{")
-    assert [one.order for one in Erasures(tmp_path, 1).seen()] == ["o0", "o3"]
+    assert [one.order for one in Erasures(tmp_path, 1).seen()] == ["o0", "open", "o3"]
+    monkeypatch.setattr(erasures, "ORDERS_MAX", 1)
+    assert [one.order for one in Erasures(tmp_path, 1).seen()] == ["o0", "open"]
+    monkeypatch.setattr(erasures, "ORDERS_MAX", 5)
+    assert {one.left_out for one in Erasures(tmp_path, 1).seen()} == {0}
+
+
+def test_what_can_no_longer_be_read_is_told_as_it_was(tmp_path: Path) -> None:
+    folder = give(tmp_path / "o", NOW, NOW + 7)
+    known = Erasures(tmp_path, 1)
+    [before] = known.seen()
+    (folder / "order.json").write_text("{")
+    [found] = known.seen()
+    assert "no order of erasure" in found.trouble
+    assert found.is_open
+    assert (found.deadline_ms, found.topics) == (before.deadline_ms, before.topics)
+    [unknown] = Erasures(tmp_path, 1).seen()
+    assert not unknown.is_open
+    assert (unknown.deadline_ms, unknown.topics) == (None, ())
 
 
 def test_what_cannot_be_read_is_named_and_hides_no_other(tmp_path: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from lapse.lifecycle.erase.proof import REMAINS
 from lapse.lifecycle.erase.sign import unseal
+from lapse.lifecycle.outlook import erasures
 from lapse.security.acls import Operation, ResourceType
 from tests.support.broker.running import create
 from tests.support.broker.secured import WITH_ACLS, allow, set_acls
@@ -52,6 +55,28 @@ async def test_what_is_open_late_and_proven(tmp_path: Path) -> None:
             "run the same <code>lapse erase</code> again",
         ):
             assert words in page.text, words
+
+
+async def test_what_is_left_out_and_what_was_known_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erasures, "ORDERS_MAX", 2)
+    orders = tmp_path / "orders"
+    async with node_with_pages(tmp_path / "d", {"lapse.erase.orders.dir": str(orders)}) as node:
+        now_ms = node.services.clock.now_ms()
+        late = give(orders / "late", now_ms - DAY, now_ms - HOUR)
+        done = part(values_proven_ms=now_ms, proven_ms=now_ms)
+        for number in range(3):
+            folder = give(orders / f"o{number}", now_ms - HOUR + number, None, done)
+            report(folder, "users", now_ms)
+        text = (await ask(node, "/ui/erasure")).text
+        assert "2 orders that are proven, given longest ago, are left out" in text
+        assert ">o2 <small>" in text
+        (late / "order.json").write_text("{")
+        text = (await ask(node, "/ui/erasure")).text
+        assert "no order of erasure" in text
+        assert "As it was read last" in text
+        assert "Deadline missed by 1.0 h</strong>" in text
 
 
 async def test_a_proof_is_a_file_to_keep_as_it_was_signed(tmp_path: Path) -> None:
