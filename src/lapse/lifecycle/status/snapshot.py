@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lapse.lifecycle.status.pauses import Pause, read_pauses
+from lapse.lifecycle.status.pauses import Pause, pauses_or_all
 from lapse.lifecycle.status.reports import (
     Queue,
     ServiceProgress,
@@ -33,9 +33,12 @@ class Status:
 
 
 def read_status(data_dir: Path, now_ms: int) -> Status:
-    """Read the files; raises CorruptData if one was not written by a service."""
+    """Read the files; raises CorruptData if one was not written by a service.
+
+    Pauses that cannot be read pause every log, as they do for the service.
+    """
     progress, queue = read_progress(data_dir), read_queue(data_dir) or Queue()
-    pauses = tuple(read_pauses(data_dir, now_ms))
+    pauses = tuple(pauses_or_all(data_dir, now_ms))
     return Status(
         now_ms, progress is not None and is_running(progress, now_ms), progress, queue, pauses
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from lapse.client.outlook import ask_all
@@ -22,15 +22,22 @@ async def show(asked: Asked) -> Page:
         ask_all(asked.cluster, DescribeOutlookRequest(what=OVERVIEW)),
         ask_all(asked.cluster, DescribeOutlookRequest(what=REPORTS)),
     )
-    overviews = sorted(said.of(Overview), key=lambda one: one.broker)
-    done = [one for one in reports.of(RoundReport) if one.error is None]
+    return page_of(said.of(Overview), reports.of(RoundReport), {**reports.silent, **said.silent})
+
+
+def page_of(
+    said: Sequence[Overview], reports: Sequence[RoundReport], silent: Mapping[int, str]
+) -> Page:
+    """Of what those say who answered, and who did not."""
+    overviews = sorted(said, key=lambda one: one.broker)
+    done = [one for one in reports if one.error is None]
     return Page(
         "overview.html",
         {
             "here": "overview",
             "all": together(overviews),
             "brokers": overviews,
-            "silent": dict(sorted(said.silent.items())),
+            "silent": dict(sorted(silent.items())),
             "topics_shown": TOPICS_SHOWN,
             "ahead_shown": AHEAD_SHOWN,
             "kinds": LATE_WORDS,

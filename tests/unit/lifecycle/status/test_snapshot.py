@@ -8,7 +8,7 @@ import pytest
 
 from lapse.base.errors import CorruptData
 from lapse.base.fs import RealFs
-from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause
+from lapse.lifecycle.status.pauses import EVERY_LOG, PAUSES, Pause, pause
 from lapse.lifecycle.status.reports import (
     PROGRESS,
     Queue,
@@ -33,6 +33,18 @@ def test_all_that_its_files_say(tmp_path: Path) -> None:
     write_queue(RealFs(), tmp_path, queue)
     pause(RealFs(), tmp_path, [], said)
     assert read_status(tmp_path, NOW) == Status(NOW, True, told, queue, (said,))
+
+
+def test_pauses_that_cannot_be_read_pause_every_log(tmp_path: Path) -> None:
+    """As they do for the service: whoever looks must see why no round runs."""
+    told = ServiceProgress("paused", "", 1, NOW - 5)
+    write_progress(RealFs(), tmp_path, told)
+    (tmp_path / PAUSES).write_text("{")
+    status = read_status(tmp_path, NOW)
+    assert (status.running, status.service) == (True, told)
+    [found] = status.pauses
+    assert found.log == EVERY_LOG
+    assert PAUSES in found.reason
 
 
 def test_a_file_of_somebody_elses_is_named(tmp_path: Path) -> None:
