@@ -61,6 +61,7 @@ FIRES = {
     "LapseUnderMinIsr": (f"{REPLICAS}_underminisrpartitioncount{{{AT}}}", "0x400", "1x400"),
 }  # fmt: skip
 MORE = {
+    "LapseDown": ('up{job="other",instance="a"}', "", "1x400"),  # nobody looks at a broker
     "LapseErasureUnreadable": (f'lapse_erasure_orders{{{AT},state="open"}}', "1x400", ""),
     "LapsePausedForLong": (f"lapse_lifecycle_paused_logs{{{AT}}}", "1x120 0x280", "1x400"),
     "LapseNoController": (f"{CONTROLLER}_activecontrollercount{{{AT}}}", "1x400", "2x400"),

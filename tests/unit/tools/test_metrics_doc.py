@@ -71,6 +71,18 @@ def test_what_is_asked_for_is_served(query: str) -> None:
         assert label in known, query
 
 
+def test_what_is_not_known_is_not_shown_as_well() -> None:
+    """Where nothing is scraped a figure is neither 0, nor green, nor that of an hour ago."""
+    assert not [query for query in queries() if "vector(" in query]
+    panels = [one for one in json.loads(BOARD.read_text())["panels"] if one["type"] == "stat"]
+    assert panels
+    for panel in panels:
+        defaults = panel["fieldConfig"]["defaults"]
+        without, *_ = defaults["thresholds"]["steps"]
+        assert (defaults["noValue"], without["color"]) == ("not known", "#808080"), panel["title"]
+        assert all(target["instant"] for target in panel["targets"]), panel["title"]
+
+
 def test_each_legend_has_labels_that_its_query_leaves() -> None:
     """A sum keeps only what it is by."""
     for panel in json.loads(BOARD.read_text())["panels"]:
