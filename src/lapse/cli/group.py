@@ -25,7 +25,7 @@ from lapse.cli.remote import add_remote, connection
 from lapse.cli.tables import print_rows
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.groups import delete_groups, group_ids, group_offsets
-from lapse.client.lags import ends_of, first_unread_ms, lag_of
+from lapse.client.lags import ends_of, first_unread_ms, lag_of, together
 
 TIMEOUT_MS = 30_000
 EXAMPLES = """\
@@ -91,15 +91,15 @@ async def _list(cluster: Cluster, _args: argparse.Namespace) -> Rows:
     ends = await ends_of(cluster, {p for group in found.values() for p in group.offsets})
     rows = []
     for name, group in sorted(found.items()):
-        lags = [lag_of(p, at, ends.get(p)) for p, at in group.offsets.items()]
-        known = [lag.offsets for lag in lags if lag.offsets is not None]
+        lags = [lag_of(p, at, ends.get(p)) for p, at in sorted(group.offsets.items())]
+        behind = together(lags)
         rows.append(
             {
                 "group": name,
                 "state": group.state or None,
                 "partitions": len(lags),
-                "offsets_behind": sum(known) if known else None,
-                "error": "" if group.error is None else str(group.error),
+                "offsets_behind": behind.offsets if lags else None,
+                "error": behind.why if group.error is None else str(group.error),
             }
         )
     return rows

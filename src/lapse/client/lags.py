@@ -6,7 +6,7 @@ are fewer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -50,6 +50,33 @@ def lag_of(partition: TopicPartition, at: int | KafkaError, end: int | KafkaErro
         end if isinstance(end, int) else None,
         why or ("" if end is not None else "nobody leads it"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """How far a group is behind in all of its partitions together.
+
+    Attributes:
+        known: offsets, in those partitions where they are known.
+        unknown: partitions of which it is not known; then there may be any number more.
+        why: what hides the first of these.
+    """
+
+    known: int = 0
+    unknown: int = 0
+    why: str = ""
+
+    @property
+    def offsets(self) -> int | None:
+        """None where one partition is not known: a group is not done because it cannot be seen."""
+        return None if self.unknown else self.known
+
+
+def together(lags: Sequence[Lag]) -> Behind:
+    """Of all partitions of a group."""
+    hidden = [lag for lag in lags if lag.offsets is None]
+    why = f"{hidden[0].partition}: {hidden[0].why}" if hidden else ""
+    return Behind(sum(lag.offsets or 0 for lag in lags), len(hidden), why)
 
 
 async def ends_of(

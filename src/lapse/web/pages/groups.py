@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lapse.base.errors import KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.client.groups import GroupOffsets, group_ids, group_offsets
-from lapse.client.lags import ends_of, first_unread_ms, lag_of
+from lapse.client.lags import Behind, ends_of, first_unread_ms, lag_of, together
 from lapse.web.asked import Asked, NotFound, Page
 
 TIMEOUT_MS = 10_000
@@ -19,12 +19,12 @@ TIMED_MAX = 100  # partitions of a group whose first unread record is looked at
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
-    """A group; its lag is that of its partitions together, None where none is known."""
+    """A group, and how far it is behind in its partitions together."""
 
     name: str
     state: str
     partitions: int
-    lag: int | None
+    behind: Behind
     why: str = ""
 
 
@@ -69,7 +69,6 @@ async def show(asked: Asked) -> Page:
 def _seen(
     name: str, group: GroupOffsets, ends: Mapping[TopicPartition, int | KafkaError]
 ) -> GroupSeen:
-    lags = [lag_of(p, at, ends.get(p)).offsets for p, at in group.offsets.items()]
-    known = [lag for lag in lags if lag is not None]
+    lags = [lag_of(p, at, ends.get(p)) for p, at in sorted(group.offsets.items())]
     why = "" if group.error is None else str(group.error)
-    return GroupSeen(name, group.state, len(lags), sum(known) if known else None, why)
+    return GroupSeen(name, group.state, len(lags), together(lags), why)

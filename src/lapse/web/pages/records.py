@@ -28,7 +28,7 @@ OFFSET_MAX = (1 << 63) - 1
 READ_BYTES_MAX = 32 << 20  # of one look: a key may be rare
 LIMITS = FetchLimits(partition_bytes_max=1 << 20, api_timeout_ms=20_000)
 _ESCAPED = re.compile(
-    rb"\\x([0-9a-fA-F]{2})|\\(?:u([0-9a-fA-F]{4})|U(0[0-9a-fA-F]{7}|0010[0-9a-fA-F]{4}))|\\([ntr])"
+    rb"\\x([0-9a-fA-F]{2})|\\(?:u([0-9a-fA-F]{4})|U(000[0-9a-fA-F]{5}|0010[0-9a-fA-F]{4}))|\\([ntr])"
 )
 _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
 

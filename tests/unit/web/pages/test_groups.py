@@ -4,13 +4,44 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from lapse.base.errors import KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.transactions import Transactions
+from lapse.web.pages import groups
 from tests.support.broker.running import batch_of, connect, create, produce
 from tests.support.web.pages import ask, node_with_pages
 
 T0 = TopicPartition("t", 0)
+
+
+async def test_a_group_is_not_done_while_one_partition_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody leads it, say: how far the group is behind there cannot be told."""
+    ends: dict[TopicPartition, int | KafkaError] = {}
+
+    async def ends_of(*_: object) -> dict[TopicPartition, int | KafkaError]:
+        return ends
+
+    async with node_with_pages(tmp_path) as node:
+        await create(node, "t", 2)
+        address = node.services.address
+        async with Cluster(parse_bootstrap(f"{address.host}:{address.port}")) as cluster:
+            ours = Transactions(cluster, "x")
+            await ours.begin()
+            await ours.commit_offset("g", T0, 1, "")
+            await ours.commit_offset("g", TopicPartition("t", 1), 1, "")
+            await ours.end(commit=True)
+        monkeypatch.setattr(groups, "ends_of", ends_of)
+        for end, words in ((1, "–"), (5, "4 or more")):
+            ends |= {T0: end}
+            text = (await ask(node, "/ui/groups")).text
+            assert f'<td class="n">{words} <span class="bad">1 partition not known: t-1: ' in text
+        ends |= {TopicPartition("t", 1): 1}
+        assert '<td class="n">4</td></tr>' in (await ask(node, "/ui/groups")).text
 
 
 async def test_a_group_is_behind_by_so_much_and_so_long(tmp_path: Path) -> None:

@@ -126,6 +126,10 @@ def test_what_is_typed_may_be_meant_as_bytes() -> None:
     assert keys_of("k1") == {b"k1"}
     assert keys_of("Grüße") == {"Grüße".encode()}
     assert keys_of(r"a\x00\n\u200b") == {rb"a\x00\n\u200b", b"a\x00\n\xe2\x80\x8b"}
+    assert keys_of(r"\U0010ffff\U00110000\U000fffff\U01000000") == {
+        rb"\U0010ffff\U00110000\U000fffff\U01000000",
+        "\U0010ffff".encode() + rb"\U00110000" + "\U000fffff".encode() + rb"\U01000000",
+    }, "beyond Unicode there is nothing that it could mean"
     assert keys_of(r"\xzz\ud800") == {rb"\xzz\ud800", rb"\xzz?"}
 
 
