@@ -228,6 +228,7 @@ class Node:
             await disk.run(self._cluster.store.keep_disks, partitions.directory_ids())
         counters, purgatory = Counters(), Purgatory()
         topics = Topics(store, partitions, disk, purgatory, self._config, self._members)
+        topics.when_deleted.append(counters.topic_deleted)
         await self._load(topics, store, disk, partitions)
         replicas = await self._start_replicas(topics, partitions, disk, purgatory)
         self._require_directories(partitions)

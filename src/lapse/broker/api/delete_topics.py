@@ -50,7 +50,6 @@ async def handle(
             topic = _find(services.topics.image, state, twice)
             charge_mutations(services, session, topic.partitions, strict=version >= STRICT_FROM)
             await services.topics.delete(topic)
-            services.counters.topics.pop(topic.name, None)
         except KafkaError as e:
             is_gone = state.name is not None and e.code == ErrorCode.UNKNOWN_TOPIC_ID
             answers.append(_failed(state, _no_topic(state) if is_gone else e))

@@ -111,7 +111,7 @@ class CleanerCollector(Collector):
         return overview_of(
             self._services.config.node_id, now_ms, logs_seen(logs, rows),
             (Trouble(c.is_fault, c.reason, str(c)) for c in self._found(logs, rows, now_ms)),
-            status,
+            status, len(self._services.topics.image.topics),
         )  # fmt: skip
 
     def _look(self, now_ms: int) -> tuple[list[Row], list[RoundReport], dict[str, RoundReport]]:

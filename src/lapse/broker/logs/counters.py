@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from lapse.metadata.image import Topic
+
 
 @dataclass(slots=True)
 class TopicCounters:
@@ -61,3 +63,7 @@ class Counters:
     certificates_refused: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     deletions_expired: int = 0
     housekeeping_failures: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def topic_deleted(self, topic: Topic) -> None:
+        """Forget what was counted of it: a new one of its name counts from 0."""
+        self.topics.pop(topic.name, None)

@@ -110,7 +110,8 @@ class Overview:
     """Of one broker.
 
     Attributes:
-        topics: those with the earliest deadlines first, at most `TOPICS_MAX` of `topics_all`.
+        topics: those with the earliest deadlines first, at most `TOPICS_MAX`.
+        topics_all: how many the cluster has, whoever has their logs.
         ahead: the earliest deadlines of all logs, at most `AHEAD_MAX`.
         late: logs with a deadline that has passed.
         status: of the lifecycle service; None where its files cannot be read.
@@ -135,8 +136,9 @@ def overview_of(
     logs: Iterable[LogSeen],
     troubles: Iterable[Trouble] = (),
     status: Status | None = None,
+    topics_all: int = 0,
 ) -> Overview:
-    """Count them."""
+    """Count them; `topics_all`: of the cluster's metadata, where there are more than these."""
     topics, configs = dict[str, TopicSeen](), dict[str, TopicConfig]()
     earliest: list[tuple[Deadline, TopicPartition]] = []
     count = size_bytes = due = late = 0
@@ -156,7 +158,7 @@ def overview_of(
         bounds = {promise.name: promise.ms for promise in bounds_of(configs[topic.topic])}
         topic.lag_ms_max = bounds.get(SUPERSEDED_IS_GONE)
     return Overview(
-        broker, now_ms, shown, len(topics), count, size_bytes, due, late,
+        broker, now_ms, shown, max(len(topics), topics_all), count, size_bytes, due, late,
         _ahead(earliest), tuple(troubles), status,
     )  # fmt: skip
 

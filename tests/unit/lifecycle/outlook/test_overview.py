@@ -93,6 +93,18 @@ def test_of_many_the_most_urgent_are_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert (found.topics_all, [one.log for one in found.ahead]) == (4, ["sooner-0"])
 
 
+def test_topics_are_counted_as_the_cluster_has_them() -> None:
+    """Brokers have different topics, and each tells only the most urgent."""
+    brokers = [
+        overview_of(number, NOW, [seen(f"{number}-{n}-0") for n in range(4)], topics_all=12)
+        for number in range(3)
+    ]
+    assert [one.topics_all for one in brokers] == [12, 12, 12]
+    assert together(brokers).topics_all == 12
+    assert together(brokers[:1]).topics_all == 12, "one is away"
+    assert overview_of(1, NOW, [seen("a-0"), seen("b-0")], topics_all=1).topics_all == 2
+
+
 def test_of_several_brokers_a_topic_is_there_once() -> None:
     """A replica's log counts; its deadline is the same one, or an earlier one."""
     one = overview_of(1, NOW, [seen("a-0", (NOW + 400, SUPERSEDED), dirty_ratio=0.1, is_due=True)])
