@@ -123,6 +123,8 @@ class Surroundings:
             verdict = seen(data_dir, clock, config.clock_jump_max_ms)
             moment = moment_by(verdict, clock)
         queue, progress, trouble = _of_service(data_dir)
+        if now_ms is None and progress is not None and not is_running(progress, clock.now_ms()):
+            queue = Queue()  # it is nobody's
         master = within_cores(config.lifecycle_master, config.lifecycle_cores_max, processors())
         return Surroundings(
             moment,

@@ -161,13 +161,16 @@ class Service:
             quiet: shared with the services of other brokers, which end together.
         """
         quiet = quiet or Quiet(self._clock, self._options.quiet_ms)
-        while not self._outcomes.is_stopping:
-            if not quiet.begin(self):
-                return True
-            pause_ms = self.step()
-            if quiet.end(self, was_quiet=self._is_quiet):
-                return True
-            self._rest(pause_ms)
+        try:
+            while not self._outcomes.is_stopping:
+                if not quiet.begin(self):
+                    return True
+                pause_ms = self.step()
+                if quiet.end(self, was_quiet=self._is_quiet):
+                    return True
+                self._rest(pause_ms)
+        finally:
+            self._board.queue(Queue())
         if not self._has_left:
             self._board.engine = NO_ENGINE
             self._board.tell(STOPPED, "the service was stopped")
@@ -224,11 +227,12 @@ class Service:
             return self._wait_for_owner(e, was_there=was_there)
         pause_ms = self._pause_ms(decisions, now_ms)
         self._board.queue(Queue(held=self._setbacks.held()))
-        due = [str(d.info.facts.partition) for d in decisions if d.due or wants_look(d)]
-        self._is_quiet = not due
+        due = [d for d in decisions if d.due or wants_look(d)]
+        self._is_quiet = all(self._is_exhausted(d) for d in due)
         # By the wall clock, as all in that file: `now_ms` is ahead of one that was set back.
         progress = RunProgress(next_look_ms=after_ms(self._clock.now_ms(), pause_ms))
-        self._board.tell(*at_rest(due, self._setbacks.held()), progress)
+        names = [str(d.info.facts.partition) for d in due]
+        self._board.tell(*at_rest(names, self._setbacks.held()), progress)
         return pause_ms
 
     def _decide(self, infos: Iterable[LogInfo], clock: ClockVerdict) -> list[Decision]:
@@ -445,10 +449,14 @@ class Service:
         """Whether its round may begin; what is to be looked through again comes before that."""
         if decision.look_again is not None or self._is_held(decision, pauses):
             return False
-        if decision.due != (Due.TOMBSTONES,):
-            return True
+        return not self._is_exhausted(decision)
+
+    def _is_exhausted(self, decision: Decision) -> bool:
+        """Whether all that is due was tried, in exactly these files, and came to nothing."""
+        if decision.due != (Due.TOMBSTONES,) or wants_look(decision):
+            return False
         facts = decision.info.facts
-        return not self._setbacks.is_exhausted(str(facts.partition), facts.generation)
+        return self._setbacks.is_exhausted(str(facts.partition), facts.generation)
 
     def _is_held(self, decision: Decision, pauses: Pauses) -> bool:
         name = str(decision.info.facts.partition)
@@ -471,6 +479,7 @@ class Service:
 
     def _wait_for_clock(self, verdict: ClockVerdict) -> int:
         """Until somebody confirms it, or sets it right."""
+        self._board.queue(Queue(held=self._setbacks.held()))
         self._board.tell(HELD, self._guard.trouble, RunProgress(clock_ahead_ms=verdict.jumped_ms))
         return min(self._options.pause_ms, _NOTICE_MS)
 
@@ -485,6 +494,7 @@ class Service:
         self._owner_missed += 1
         self._is_quiet = not was_there  # nothing that it has can be due; before, something was
         self._board.is_silent = isinstance(reason, OwnerTaken)
+        self._board.queue(Queue(held=self._setbacks.held()))
         self._board.tell(WAITING, str(reason))
         return backoff_ms(self._owner_missed, FIRST_OWNER_BACKOFF_MS, OWNER_BACKOFF_MS_MAX)
 

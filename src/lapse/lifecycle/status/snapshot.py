@@ -22,7 +22,8 @@ class Status:
     Attributes:
         running: whether a service is running, according to its last progress.
         service: that progress; None if there never was a service.
-        queue: which logs have a round, wait for one, or are left alone for a while.
+        queue: which logs have a round, wait for one, or are left alone for a while; none where no
+            service is running.
     """
 
     now_ms: int
@@ -37,8 +38,9 @@ def read_status(data_dir: Path, now_ms: int) -> Status:
 
     Pauses that cannot be read pause every log, as they do for the service.
     """
-    progress, queue = read_progress(data_dir), read_queue(data_dir) or Queue()
+    progress, queue = read_progress(data_dir), read_queue(data_dir)
     pauses = tuple(pauses_or_all(data_dir, now_ms))
-    return Status(
-        now_ms, progress is not None and is_running(progress, now_ms), progress, queue, pauses
-    )
+    running = progress is not None and is_running(progress, now_ms)
+    if queue is None or not running:  # one that was killed leaves its queue behind
+        queue = Queue()
+    return Status(now_ms, running, progress, queue, pauses)

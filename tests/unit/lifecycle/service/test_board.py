@@ -1,4 +1,4 @@
-"""A disk that fails where the service reads something stops no round, and no service."""
+"""What the service writes, and a disk that fails where it reads: that stops no round of it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ import pytest
 
 from lapse.base.fs import RealFs
 from lapse.lifecycle.clock_guard import CONFIRMED
+from lapse.lifecycle.owner.protocol import OwnerGone
 from lapse.lifecycle.round.cancel import CANCELLED
-from lapse.lifecycle.status.reports import ROUNDS, read_reports
+from lapse.lifecycle.round.engine import EngineLost
+from lapse.lifecycle.status.reports import ROUNDS, Queue, read_queue, read_reports, write_queue
 from lapse.lifecycle.status.wishes import wish
 from tests.support.lifecycle.rounds import overwritten
-from tests.support.lifecycle.served import parts
+from tests.support.lifecycle.served import Parts, parts
+from tests.unit.lifecycle.status.test_pauses import Asking
 
 IO_ERROR = OSError(errno.EIO, "Input/output error")
 
@@ -78,3 +81,52 @@ def test_a_wish_that_cannot_be_ended_ends_no_service(
         p.service.step()
         assert len(p.records("a-0")) == 10
         assert "a wish is not ended" in caplog.text
+
+
+def test_a_service_that_was_stopped_leaves_no_queue(tmp_path: Path) -> None:
+    with parts(tmp_path / "data", {"a": overwritten(), "b": overwritten()}) as p:
+        p.engine = engine = Asking(p.clock, None)
+        service = p.serve()
+        engine.say = service.request_stop
+        service.run()
+        assert len(p.engine.runs) == 1
+        assert read_queue(p.data) == Queue()
+
+
+def test_a_service_whose_engine_was_lost_leaves_no_queue(tmp_path: Path) -> None:
+    """Another engine comes after minutes."""
+
+    def lose() -> None:
+        raise EngineLost("the JVM is gone")
+
+    with parts(tmp_path / "data", {"a": overwritten()}) as p:
+        with pytest.raises(EngineLost):
+            p.serve(engine=Asking(p.clock, lose)).run()
+        assert read_queue(p.data) == Queue()
+
+
+def test_who_waits_for_the_broker_or_the_clock_has_no_queue(tmp_path: Path) -> None:
+    with parts(tmp_path / "data", {"a": overwritten()}) as p:
+        for step in (leave, jump):
+            write_queue(RealFs(), p.data, Queue(1, 1, ("a-0",)))
+            service = p.serve()
+            with pytest.MonkeyPatch.context() as patch:
+                step(p, patch)
+                service.step()
+            assert read_queue(p.data) == Queue(), step
+
+
+def leave(p: Parts, patch: pytest.MonkeyPatch) -> None:
+    """The broker is away."""
+
+    def nobody() -> None:
+        raise OwnerGone("no broker answers")
+
+    patch.setattr(p.owner, "logs", nobody)
+
+
+def jump(p: Parts, _: pytest.MonkeyPatch) -> None:
+    """The clock is not believed."""
+    p.serve().step()
+    p.clock.jump(30 * 86_400_000)
+    write_queue(RealFs(), p.data, Queue(1, 1, ("a-0",)))

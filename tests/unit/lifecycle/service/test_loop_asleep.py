@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from lapse.base.fs import RealFs
+from lapse.lifecycle.decide.clock import ClockVerdict
+from lapse.lifecycle.decide.select import Decision, Due, LogInfo
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.owner.protocol import OwnerGone
 from lapse.lifecycle.owner.remote import RemoteOwner
@@ -141,3 +144,26 @@ def test_it_stays_where_it_is_to_stay(tmp_path: Path) -> None:
 
         service._rest = for_a_year  # type: ignore[method-assign]
         assert not service.run()
+
+
+def test_a_log_of_which_nothing_more_can_be_stamped_keeps_no_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tombstones are due for ever, and it gets no round until its files change."""
+    with parts(tmp_path / "data", {"a": overwritten()}, min_cleanable_dirty_ratio=1) as p:
+        service = p.serve(options=ENDS_WHEN_QUIET)
+        decide = service._decide
+
+        def for_tombstones(infos: Iterable[LogInfo], clock: ClockVerdict) -> list[Decision]:
+            return [one._replace(due=(Due.TOMBSTONES,)) for one in decide(infos, clock)]
+
+        monkeypatch.setattr(service, "_decide", for_tombstones)
+        [info] = p.owner.logs()
+        service._setbacks.exhaust("a-0", info.facts.generation)
+        service.step()
+        assert p.engine.runs == []
+        assert service._is_quiet
+        service._setbacks.exhaust("a-0", info.facts.generation + 1)
+        service.step()
+        assert p.engine.runs == [["a-0"]]
+        assert not service._is_quiet

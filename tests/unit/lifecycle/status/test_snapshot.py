@@ -11,6 +11,7 @@ from lapse.base.fs import RealFs
 from lapse.lifecycle.status.pauses import EVERY_LOG, PAUSES, Pause, pause
 from lapse.lifecycle.status.reports import (
     PROGRESS,
+    SILENT_MS,
     Queue,
     ServiceProgress,
     write_progress,
@@ -45,6 +46,16 @@ def test_pauses_that_cannot_be_read_pause_every_log(tmp_path: Path) -> None:
     [found] = status.pauses
     assert found.log == EVERY_LOG
     assert PAUSES in found.reason
+
+
+@pytest.mark.parametrize("state", ["stopped", "running"])
+def test_who_does_not_run_has_no_queue(tmp_path: Path, state: str) -> None:
+    """A service that was killed says for ever that it is at work, and leaves its queue behind."""
+    told = ServiceProgress(state, "", 1, NOW)
+    write_progress(RealFs(), tmp_path, told)
+    write_queue(RealFs(), tmp_path, Queue(NOW, 1, ("a-0", "b-0")))
+    later_ms = NOW + SILENT_MS + 1
+    assert read_status(tmp_path, later_ms) == Status(later_ms, False, told, Queue(), ())
 
 
 def test_a_file_of_somebody_elses_is_named(tmp_path: Path) -> None:
