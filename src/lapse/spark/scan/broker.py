@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -30,6 +30,7 @@ from lapse.spark.scan.connections import connections
 from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import SourceOptions
 from lapse.spark.scan.plan import BrokerSlice, Extent, Pruning, Split, named, offset_in
+from lapse.spark.scan.shares import at_least, handed_out
 
 T = TypeVar("T")
 Ranges = Mapping[TopicPartition, tuple[int, int]]  # from an offset until another one
@@ -76,8 +77,9 @@ def plan(options: SourceOptions, pruning: Pruning, whole: Ranges | None = None) 
             for p in sorted(extents)
         }
         shared = ranges if whole is None else dict(sorted(whole.items()))
-        splits = _packed(_cut(options, shared), _packed_max(options, shared))
-        return [_within(split, ranges, extents) for split in splits]
+        packed = _packed(_cut(options, shared), _packed_max(options, shared))
+        tasks = at_least(list(packed), options.partitions_min, _part)
+        return [_within(task, ranges, extents) for task in tasks]
 
     return _with_consumer(options, ask)
 
@@ -171,25 +173,31 @@ def _packed_max(options: SourceOptions, ranges: Ranges) -> int:
     return min(PACKED_OFFSETS_MAX, share, options.records_max or PACKED_OFFSETS_MAX)
 
 
-def _packed(slices: Iterable[BrokerSlice], offsets_max: int) -> Iterator[Split]:
+def _packed(slices: Iterable[BrokerSlice], offsets_max: int) -> Iterator[list[BrokerSlice]]:
     """Neighbours together while they are small: a task costs more than so few records."""
     held: list[BrokerSlice] = []
     offsets = 0
     for one in slices:
         more = one.offset_until - one.offset_from
         if held and offsets + more > offsets_max:
-            yield Split(held)
+            yield held
             held, offsets = [], 0
         held.append(one)
         offsets += more
     if held:
-        yield Split(held)
+        yield held
 
 
-def _within(split: Split, ranges: Ranges, extents: Mapping[TopicPartition, Extent]) -> Split:
+def _part(whole: BrokerSlice, begin: int, until: int) -> BrokerSlice:
+    return replace(whole, offset_from=begin, offset_until=until)
+
+
+def _within(
+    task: Sequence[BrokerSlice], ranges: Ranges, extents: Mapping[TopicPartition, Extent]
+) -> Split:
     """What lies in the ranges of what a task has, and of which topics that is."""
     kept = []
-    for one in split.slices:
+    for one in task:
         first, end = ranges.get(one.partition, (0, 0))
         begin, until = max(one.offset_from, first), min(one.offset_until, end)
         if begin < until:
@@ -202,11 +210,15 @@ def _cut(options: SourceOptions, ranges: Ranges) -> Iterator[BrokerSlice]:
     """As Spark's Kafka source does it: a partition's share of tasks is its share of offsets."""
     sizes = {p: until - begin for p, (begin, until) in ranges.items() if until > begin}
     total = sum(sizes.values())
-    for partition, size in sizes.items():
-        least = -(-size // (options.records_max or size))
-        pieces = min(size, max(least, round(options.partitions_min * size / total)))
+    least = [
+        min(size, max(-(-size // (options.records_max or size)),
+                      round(options.partitions_min * size / total)))
+        for size in sizes.values()
+    ]  # fmt: skip
+    pieces = handed_out([*sizes.values()], least, options.partitions_min)
+    for (partition, size), count in zip(sizes.items(), pieces, strict=True):
         begin = ranges[partition][0]
-        bounds = [begin + size * n // pieces for n in range(pieces + 1)]
+        bounds = [begin + size * n // count for n in range(count + 1)]
         for first, last in pairwise(bounds):
             yield BrokerSlice(options.bootstrap, options.client, partition, first, last)
 

@@ -86,7 +86,7 @@ OPTIONS: Mapping[str, str] = {
     "includeControl": "true to have control records too (default false)",
     "kafka.isolation.level": "read_uncommitted (default) or read_committed",
     "failOnDataLoss": "false to go on where requested offsets are gone (default true)",
-    "minPartitions": "at least so many Spark partitions, where batches allow",
+    "minPartitions": "at least so many Spark partitions, where there are as many offsets",
     "maxPartitionBytes": "bytes of segments a Spark partition (default 128 MiB)",
     "exactlyOnce": (
         "of a stream that is written: false to write a repeated batch again (default true)"

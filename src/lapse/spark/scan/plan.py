@@ -49,6 +49,7 @@ from lapse.spark.scan.files import (
     time_index,
 )
 from lapse.spark.scan.options import SourceOptions
+from lapse.spark.scan.shares import at_least
 
 OFFSET_MAX = (1 << 63) - 1
 _SEARCH_BLOCK_BYTES = 1 << 20
@@ -177,7 +178,7 @@ class Range:
 
 
 def plan(options: SourceOptions, pruning: Pruning, clock: Clock) -> list[Split]:
-    """What to read, in tasks of about `partition_bytes_max`.
+    """What to read, in tasks of about `partition_bytes_max`, and at least `partitions_min` of them.
 
     Raises ConfigError where something named is not there, DataLost where offsets are not,
     CorruptData where a log does not say of which topic it is.
@@ -192,7 +193,8 @@ def plan(options: SourceOptions, pruning: Pruning, clock: Clock) -> list[Split]:
     records_max = options.records_max or OFFSET_MAX
     slices = (s for wanted in ranges for s in _slices(wanted, bytes_max))
     pieces = (piece for s in slices for piece in _pieces(s, records_max))
-    return list(_packed(pieces, bytes_max, records_max))
+    packed = list(_packed(pieces, bytes_max, records_max))
+    return [Split(task) for task in at_least(packed, options.partitions_min, _part)]
 
 
 def starts(options: SourceOptions, clock: Clock) -> dict[TopicPartition, int]:
@@ -485,19 +487,23 @@ def _pieces(whole: Slice, records_max: int) -> Iterator[Slice]:
     n = -(-count // records_max)
     for k in range(n):
         bounds = first + count * k // n, first + count * (k + 1) // n
-        yield replace(
-            whole, offset_from=bounds[0], offset_until=bounds[1], size=-(-whole.size // n)
-        )
+        yield _part(whole, *bounds)
 
 
-def _packed(slices: Iterable[Slice], bytes_max: int, records_max: int) -> Iterator[Split]:
+def _part(whole: Slice, begin: int, until: int) -> Slice:
+    count = whole.offset_until - whole.offset_from
+    size = -(-whole.size * (until - begin) // count)
+    return replace(whole, offset_from=begin, offset_until=until, size=size)
+
+
+def _packed(slices: Iterable[Slice], bytes_max: int, records_max: int) -> Iterator[list[Slice]]:
     """Neighbours together while they are small: a task for each small log would cost its time."""
     held: list[Slice] = []
     size = records = 0
     for one in slices:
         more = one.offset_until - one.offset_from
         if held and (size + one.size > bytes_max or records + more > records_max):
-            yield Split(held)
+            yield held
             held, size, records = [], 0, 0
         records += more
         if held and held[-1].partition == one.partition:
@@ -510,7 +516,7 @@ def _packed(slices: Iterable[Slice], bytes_max: int, records_max: int) -> Iterat
         held.append(one)
         size += one.size
     if held:
-        yield Split(held)
+        yield held
 
 
 # --- by time --------------------------------------------------------------------------------------

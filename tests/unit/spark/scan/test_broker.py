@@ -461,9 +461,9 @@ def small(*offsets: int) -> list[BrokerSlice]:
 )
 def test_neighbours_share_a_task(offsets: list[int], most: int, packed: list[int]) -> None:
     slices = small(*offsets)
-    splits = list(source_broker._packed(slices, most))
-    assert [len(split.slices) for split in splits] == packed
-    assert [one for split in splits for one in split.slices] == slices
+    tasks = list(source_broker._packed(slices, most))
+    assert [len(task) for task in tasks] == packed
+    assert [one for task in tasks for one in task] == slices
 
 
 @pytest.mark.parametrize(
@@ -491,6 +491,33 @@ def test_many_small_partitions_are_few_tasks(broker: Broker) -> None:
     assert read(broker, subscribe="wide") == [x for n in range(30) for x in of(n, 0, 6)]
     at_least = parse_options(asked(broker, subscribe="wide", minPartitions="10"))
     assert len(place.plan(at_least, Pruning())) == 10
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted", "tasks"),
+    [
+        ([100, 100, 100], 4, [50, 50, 100, 100]),
+        ([100, 100], 5, [33, 33, 34, 50, 50]),
+        ([29, 29, 29, 7, 6], 5, [14, 15, 29, 29, 13]),  # small ones share a task
+        ([6, 3, 3, 6], 3, [6, 6, 6]),
+        ([1, 3], 3, [1, 1, 2]),
+        ([1, 1], 9, [1, 1]),
+    ],
+)
+def test_min_partitions_are_at_least_so_many(
+    broker: Broker, sizes: list[int], wanted: int, tasks: list[int]
+) -> None:
+    """Where there are as many offsets; a batch that comes again is cut the same way."""
+    topic = f"least-{'-'.join(map(str, sizes))}-{wanted}"
+    broker.do(lambda node: create(node, topic, len(sizes)))
+    options = parse_options(asked(broker, subscribe=topic, minPartitions=str(wanted)))
+    ranges = {TopicPartition(topic, n): (0, size) for n, size in enumerate(sizes)}
+    for partition, (_, size) in ranges.items():
+        log = broker.node.services.partitions.get(partition)
+        append(log, bytearray(build_batch([NewRecord(b"k", b"v", TIME_MS)] * size)))
+    for splits in (place.plan(options, Pruning()), place.plan_batch(options, ranges, {})):
+        found = [sum(s.offset_until - s.offset_from for s in split.slices) for split in splits]
+        assert found == tasks
 
 
 def test_a_look_says_how_large_records_are(broker: Broker) -> None:

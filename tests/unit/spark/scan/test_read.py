@@ -134,7 +134,11 @@ def test_every_record_is_in_one_slice(tmp_path: Path, bytes_max: int) -> None:
 def test_min_partitions_cuts_finer(tmp_path: Path) -> None:
     write(tmp_path)
     assert len(planned(tmp_path)) == 1
-    assert len(plan(options(tmp_path, minPartitions="7"), Pruning(), CLOCK)) >= 7
+    for wanted in (7, 59, 180):  # as an index knows the ends of batches, and finer
+        splits = plan(options(tmp_path, minPartitions=str(wanted)), Pruning(), CLOCK)
+        assert len(splits) >= wanted
+        assert offsets_of([one for split in splits for one in split.slices]) == list(range(180))
+    assert len(plan(options(tmp_path, minPartitions="500"), Pruning(), CLOCK)) == 180
 
 
 @pytest.mark.parametrize("most", [1, 7, 50, 1000])
