@@ -19,6 +19,7 @@ from enum import Enum
 from lapse.base.config import INT_MAX, BrokerConfig
 from lapse.base.errors import ConfigError
 from lapse.base.host import memory_bytes
+from lapse.base.typed import whole
 from lapse.broker.limits.addresses import plain
 
 _DARWIN_MAX = 10_240  # its hard limit may say "infinity", which it then refuses
@@ -114,12 +115,13 @@ def _overrides_of(text: str) -> dict[str, int]:
             address = str(ipaddress.ip_address(host.strip("[]")))
         except ValueError:
             address = ""
-        if not address or not number.isdecimal():
+        limit = whole(number)
+        if not address or limit is None:
             raise ConfigError(
                 f"max.connections.per.ip.overrides={text}: allowed is ADDRESS:NUMBER, as in "
                 "127.0.0.1:200, by commas; names of hosts are not looked up"
             )
-        found[address] = int(number)
+        found[address] = limit
     return found
 
 

@@ -24,7 +24,7 @@ from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.source import SourceSegment, marker_types_of
 from lapse.lifecycle.round.transactions import NO_TXN, RoundTxns, SegmentTxns
 from lapse.log.offset_index import OffsetIndex, read_entries
-from lapse.log.segment import INDEX, TXN_INDEX, segment_path
+from lapse.log.segment import INDEX, TXN_INDEX, base_offset_of, segment_path
 from lapse.log.txn_index import AbortedTxn, parse_entries
 
 
@@ -204,8 +204,12 @@ def _end_of(segment: SourceSegment) -> int:
 
 def _indexes(directory: Path) -> list[tuple[int, list[AbortedTxn]]]:
     """All aborted transactions of a log, by the base offset of the segment."""
-    paths = sorted(path for path in directory.glob(f"*{TXN_INDEX}") if path.stem.isdigit())
-    return [(int(path.stem), parse_entries(path.read_bytes(), str(path))) for path in paths]
+    found = []
+    for path in sorted(directory.glob(f"*{TXN_INDEX}")):
+        base_offset = base_offset_of(path.name)
+        if base_offset is not None:
+            found.append((base_offset, parse_entries(path.read_bytes(), str(path))))
+    return found
 
 
 def _first_mapped(segment: SourceSegment, dirty: int) -> int:

@@ -20,6 +20,7 @@ from threading import Lock
 
 from lapse.base.clock import Clock
 from lapse.base.fs import AppendFile, Fs
+from lapse.base.typed import whole
 from lapse.testing.history.events import (
     HEADER,
     Acknowledged,
@@ -204,7 +205,8 @@ def named(headers: Iterable[tuple[str, bytes | None]]) -> tuple[str, int]:
     """Which record it is, by its headers; ("", -1) of one that has no such header."""
     for name, value in headers:
         if name == HEADER and value is not None:
-            producer, _, number = value.decode(errors="replace").rpartition("#")
-            if producer and number.isdigit():
-                return producer, int(number)
+            producer, _, text = value.decode(errors="replace").rpartition("#")
+            number = whole(text)
+            if producer and number is not None:
+                return producer, number
     return "", -1

@@ -74,6 +74,7 @@ def kafkas(
 ) -> RoundPlan:
     """A round of Kafka's over one segment."""
     (directory / f"{0:020d}.txnindex").write_bytes(encode_entries(listed))
+    (directory / "².txnindex").write_bytes(b"a stranger's")
     return plan_of(
         directory, (0, content), upper=upper, dirty=dirty, rules=Rules.KAFKA_43, probe_always=True
     )

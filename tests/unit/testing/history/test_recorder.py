@@ -91,6 +91,9 @@ def test_a_history_that_was_recorded_is_judged() -> None:
         ([(HEADER, b"7")], ("", -1)),
         ([(HEADER, b"p#-7")], ("", -1)),
         ([(HEADER, b"\xff")], ("", -1)),
+        ([(HEADER, "p#²".encode())], ("", -1)),  # digits, and no number
+        ([(HEADER, "p#٣".encode())], ("", -1)),
+        ([(HEADER, b"p#" + b"9" * 5000)], ("", -1)),
     ],
 )
 def test_who_a_record_is_by_its_headers(
