@@ -100,11 +100,10 @@ def ours(spark: SparkSession, folder: Path, name: str) -> None:
 
 def sparks(spark: SparkSession, folder: Path, name: str) -> None:
     options = {"path": str(folder / "data"), "subscribe": TOPIC, "includeHeaders": "true"}
-    frame = spark.read.format("lapse").options(**options).load()
+    frame = spark.read.format("lapse").options(**options, where="key IS NOT NULL").load()
     rest = [column for column in COLUMNS if column not in ("partition", "key")]
     last = (
-        frame.where("key is not null")
-        .groupBy("partition", "key")
+        frame.groupBy("partition", "key")
         .agg(f.max_by(f.struct(*rest, "is_tombstone"), "offset").alias("last"))
         .where("not last.is_tombstone")
         .select("partition", "key", *(f.col(f"last.{column}") for column in rest))

@@ -75,15 +75,8 @@ SELECTIVE = {
 SECONDS_MAX = 600
 TARGETS = {"million rows/s": 3.0, "times the connector": 8.0}
 
+Columns = tuple[str, ...]
 Query = Callable[[], None]
-
-
-class Untold(source.LapseSource):
-    """As before `register`: Spark applies filters to what it has made rows of."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "untold"
 
 
 class Again(source.LapseSource):
@@ -160,7 +153,6 @@ def measure(
     spark = open_session(SessionOptions(args.master, "benchmark", settings)).spark
     source.register(spark)
     spark.dataSource.register(Again)
-    spark.dataSource.register(Untold)
     session_s = time.perf_counter() - began
     try:
         places = Places(spark, broker, folder, has_connector=bool(jars))
@@ -235,6 +227,16 @@ async def delete(bootstrap: str, topic: str) -> None:
         await admin.delete_topic(topic)
 
 
+def _asked(columns: Columns, where: str) -> dict[str, str]:
+    asked = {"subscribe": TOPIC, "columns": ",".join(columns or TYPES)}
+    return {**asked, "where": where} if where else asked
+
+
+def _chosen(frame: DataFrame, columns: Columns, where: str) -> DataFrame:
+    rows = frame.where(where) if where else frame
+    return rows.select(*columns) if columns else rows
+
+
 class Places:
     """The same rows, wherever they are."""
 
@@ -248,24 +250,28 @@ class Places:
         self._number = itertools.count()
 
     def lapse(
-        self, where: dict[str, str], columns: tuple[str, ...] = (), name: str = "lapse"
+        self, at: dict[str, str], columns: Columns = (), where: str = "", name: str = "lapse"
     ) -> DataFrame:
-        reader = self.spark.read.format(name).options(**where, subscribe=TOPIC)
-        return reader.option("columns", ",".join(columns or TYPES)).load()
+        """What `where` excludes is dropped in the task."""
+        options = {**at, **_asked(columns, where)}
+        return self.spark.read.format(name).options(**options).load()
 
-    def arrow(self, columns: tuple[str, ...] = ()) -> DataFrame:
+    def lapse_filtered(
+        self, at: dict[str, str], columns: Columns = (), where: str = ""
+    ) -> DataFrame:
+        """What `where` excludes Spark drops once it has made rows of it."""
+        return _chosen(self.lapse(at, columns), (), where)
+
+    def arrow(self, columns: Columns = (), where: str = "") -> DataFrame:
         """The rows of `lapse` from files, by `read_arrow`."""
-        options = {"path": str(self.broker.data), "subscribe": TOPIC}
-        return read_arrow(self.spark, options, columns=",".join(columns or TYPES))
+        return read_arrow(self.spark, _asked(columns, where), path=str(self.broker.data))
 
-    def connector(self, columns: tuple[str, ...] = ()) -> DataFrame:
+    def connector(self, columns: Columns = (), where: str = "") -> DataFrame:
         options = {**self.at_broker, "subscribe": TOPIC, "includeHeaders": "true"}
-        frame = self.spark.read.format("kafka").options(**options).load()
-        return frame.select(*columns) if columns else frame
+        return _chosen(self.spark.read.format("kafka").options(**options).load(), columns, where)
 
-    def of_parquet(self, columns: tuple[str, ...] = ()) -> DataFrame:
-        frame = self.spark.read.parquet(str(self.parquet))
-        return frame.select(*columns) if columns else frame
+    def of_parquet(self, columns: Columns = (), where: str = "") -> DataFrame:
+        return _chosen(self.spark.read.parquet(str(self.parquet)), columns, where)
 
     def stream(self, format_name: str, where: dict[str, str]) -> None:
         """All that is there, to nowhere."""
@@ -340,14 +346,12 @@ def cases_of(places: Places, records: int) -> dict[str, Case]:
             first = partial(first_record, read)
             cases[f"count, {who}"] = Case(partial(count, read, wanted, records), records)
             cases[f"one record, {who}"] = Case(lambda q=first: to_nowhere(q()), 1)
-    readers["spark's filter"] = partial(places.lapse, path, name=Untold.name())
+    readers["spark's filter"] = partial(places.lapse_filtered, path)
     for what, where in SELECTIVE.items():
         for who, read in readers.items():
             if who not in ("again", "arrow"):
-                chosen = partial(read, KEY_VALUE)
-                cases[f"{what}, {who}"] = Case(
-                    lambda q=chosen, where=where: to_nowhere(q().where(where)), records
-                )
+                chosen = partial(read, KEY_VALUE, where)
+                cases[f"{what}, {who}"] = Case(lambda q=chosen: to_nowhere(q()), records)
     cases["stream, path"] = Case(lambda: places.stream("lapse", path), records)
     cases["stream, broker"] = Case(lambda: places.stream("lapse", broker), records)
     cases["write, broker"] = Case(lambda: places.write("lapse"), records)
@@ -365,7 +369,7 @@ def count(read: Callable[..., DataFrame], columns: tuple[str, ...], records: int
 
 
 def first_record(read: Callable[..., DataFrame]) -> DataFrame:
-    return read().where("offset = 0 and partition = 0")
+    return read(where="offset = 0 and partition = 0")
 
 
 # --- measuring ------------------------------------------------------------------------------------

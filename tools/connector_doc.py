@@ -159,7 +159,8 @@ Columns: {names} are as there. `headers` comes with `includeHeaders`, as there. 
 
 Other than there: what a frame reads is planned at its first action, and stays so for all that is
 made of the same `load()` (Spark keeps it so for sources in Python), so load again to read what came
-since; a stream tells no filters; `format("lapse")` has no batch-by-batch cache of
+since; filters are Spark's to apply, and what the option `where` excludes is dropped in the
+task, of a stream too; `format("lapse")` has no batch-by-batch cache of
 consumers in executors, but keeps connections in Python's workers; offsets of the checkpoint have
 the topic's id beside them, so that a topic that was made anew is noticed.
 """

@@ -10,7 +10,7 @@ import pytest
 
 from lapse.base.clock import SystemClock
 from lapse.cli.main import main
-from lapse.spark.views.spec import PLAN, SEGMENTS, ViewFilter
+from lapse.spark.views.spec import PLAN, SEGMENTS
 from lapse.spark.views.wire import BrokersAway
 from lapse.testing.zookeeper_process import ZooKeeperProcess
 from tests.support.broker.cleaned import AT_ONCE, BROKER, cleaning
@@ -43,7 +43,7 @@ def require_views_say(brokers: Brokers, plan: Lines) -> None:
     assert [(row["broker"], row["topic"], row["policy"]) for row in told] == [
         (line["broker"], line["partition"].removesuffix("-0"), line["policy"]) for line in plan
     ]
-    segments = said(SEGMENTS, brokers, topics=("two",), filter=ViewFilter(("two",)))
+    segments = said(SEGMENTS, brokers, topics=("two",))
     assert [(row["broker"], row["end_offset"]) for row in segments] == [(2, 1), (3, 1)]
 
 

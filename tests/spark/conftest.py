@@ -57,7 +57,7 @@ def session(archive: Path | None) -> Iterator[OpenSession]:
 
 @pytest.fixture(scope="module")
 def spark(session: OpenSession) -> SparkSession:
-    """A session that knows `format("lapse")`, with filters."""
+    """A session that knows `format("lapse")`."""
     source.register(session.spark)
     return session.spark
 

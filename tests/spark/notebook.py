@@ -141,7 +141,7 @@ def main() -> None:
     found["progress"] = [{"told": progress_of(spark)}]
     source.register(spark)
     rows = spark.read.format("lapse").option("kafka.bootstrap.servers", broker).load()
-    found["with filters"] = [{"records": rows.where("topic = 'copied' and offset < 9").count()}]
+    found["registered"] = [{"records": rows.where("topic = 'copied' and offset < 9").count()}]
     sys.stdout.write(json.dumps(found))
     spark.stop()
 

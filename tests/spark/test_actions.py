@@ -90,7 +90,7 @@ def test_all_of_them_under_spark_connect(places: tuple[Path, str]) -> None:
     found = connected(*places)
     [refused] = found.pop("a path from here")
     assert refused["text"].startswith("path=data: allowed is an absolute path")
-    assert found.pop("with filters") == [{"records": 9}]
+    assert found.pop("registered") == [{"records": 9}]
     [progress] = found.pop("progress")
     look_at_progress([tuple(one) for one in progress["told"]])
     look_at(found, places[0])

@@ -33,6 +33,7 @@ def by_source(spark: SparkSession, **options: str) -> DataFrame:
         {"columns": "offset"},
         {"subscribe": "a", "startingOffsets": '{"a":{"0":17,"1":-2}}', "minPartitions": "5"},
         {"columns": "value", "endingOffsets": '{"a":{"0":0,"1":0}}'},
+        {"columns": "value", "where": "partition = 1 AND offset >= 250 AND key > 'k0'"},
     ],
 )
 def test_rows_and_types_are_those_of_the_source(
@@ -49,6 +50,13 @@ def test_keywords_are_options(spark: SparkSession, logs: Path) -> None:
     rows = read_arrow(spark, {"columns": "key"}, path=str(logs), columns="partition,offset")
     assert rows.columns == ["partition", "offset"]
     assert rows.where("partition = 1 and offset < 10").count() == 10
+
+
+def test_conditions_leave_out_records_and_tasks(spark: SparkSession, logs: Path) -> None:
+    given = {"path": str(logs), "columns": "offset", "minPartitions": "8"}
+    rows = read_arrow(spark, given, where="partition = 1 AND offset >= 290 AND offset != 295")
+    assert sorted(row.offset for row in rows.collect()) == [*range(290, 295), *range(296, 300)]
+    assert rows.rdd.getNumPartitions() < read_arrow(spark, given).rdd.getNumPartitions()
 
 
 def test_where_it_ends_is_settled_when_it_is_called(spark: SparkSession, tmp_path: Path) -> None:
@@ -69,6 +77,7 @@ def test_where_it_ends_is_settled_when_it_is_called(spark: SparkSession, tmp_pat
         ({"columns": "nonsense"}, "option columns"),
         ({"subscribe": "none"}, "there is no topic none"),
         ({"nonsense": "1"}, "unknown option nonsense"),
+        ({"where": "offset"}, "option where='offset': at 7"),
         ({"maxOffsetsPerTrigger": "1"}, "maxOffsetsPerTrigger"),
     ],
 )

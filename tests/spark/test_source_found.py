@@ -15,7 +15,7 @@ from tests.spark.processes import daemon_pids, forget_workers, kill, needs_proc,
 from tests.support.java import QUICK_JAVA
 from tests.support.up import until
 
-FILTERS = "spark.sql.python.filterPushdown.enabled"
+PUSHED = "spark.sql.python.filterPushdown.enabled"
 
 
 def offsets_below(spark: SparkSession, logs: Path, offset: int) -> int:
@@ -24,9 +24,8 @@ def offsets_below(spark: SparkSession, logs: Path, offset: int) -> int:
 
 
 def test_it_needs_no_register(session: OpenSession, logs: Path) -> None:
-    """A new session has nothing of what others have registered, and tells sources no filters."""
+    """A new session has nothing of what others have registered."""
     spark = session.spark.newSession()
-    assert spark.conf.get(FILTERS) == "false"
     assert offsets_below(spark, logs, 10) == 10
     spark.sql(f"CREATE TEMPORARY VIEW a USING lapse OPTIONS (path '{logs}', columns 'offset')")
     assert spark.sql("SELECT count(*), max(offset) FROM a").collect() == [(600, 299)]
@@ -34,13 +33,14 @@ def test_it_needs_no_register(session: OpenSession, logs: Path) -> None:
     assert segments.where("topic = 'a'").count() == segments.count() > 1
 
 
-def test_register_is_for_filters(session: OpenSession, logs: Path) -> None:
-    """In the session that calls it, and again where it is called again."""
+def test_it_may_be_registered(session: OpenSession, logs: Path) -> None:
+    """Once or again; settings of the session are left alone."""
     spark = session.spark.newSession()
     assert offsets_below(spark, logs, 10) == 10
-    for _ in range(2):
+    for pushed in ("false", "true"):
+        spark.conf.set(PUSHED, pushed)
         source.register(spark)
-        assert spark.conf.get(FILTERS) == "true"
+        assert spark.conf.get(PUSHED) == pushed
         assert offsets_below(spark, logs, 20) == 20
     segments = spark.read.format("lapse").option("view", "segments").load(str(logs))
     assert segments.where("topic = 'b'").count() == 0
@@ -48,17 +48,16 @@ def test_register_is_for_filters(session: OpenSession, logs: Path) -> None:
     assert offsets_below(other, logs, 10) == 10
 
 
-def test_filters_that_are_told_leave_tasks_out(session: OpenSession, logs: Path) -> None:
-    def tasks() -> int:
-        rows = spark.read.format("lapse").option("minPartitions", 4).load(str(logs))
+def test_conditions_leave_tasks_out(session: OpenSession, logs: Path) -> None:
+    def tasks(**where: str) -> int:
+        rows = spark.read.format("lapse").options(minPartitions="4", **where).load(str(logs))
         none_of_them = rows.where("topic = 'b'")
         assert none_of_them.count() == 0
         return none_of_them.rdd.getNumPartitions()
 
     spark = session.spark.newSession()
     assert tasks() >= 4
-    source.register(spark)
-    assert tasks() == 1
+    assert tasks(where="topic = 'b'") == 1
 
 
 def test_without_arrow_other_sources_go_on() -> None:

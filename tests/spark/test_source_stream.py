@@ -85,6 +85,18 @@ def test_each_record_counts_once_across_deaths(spark: SparkSession, tmp_path: Pa
     assert written(spark, sink) == of("a-0", 50 * RECORDS) + of("b-1", 2 * RECORDS)
 
 
+def test_tasks_drop_what_conditions_leave_out(spark: SparkSession, tmp_path: Path) -> None:
+    """Batches are ranges of offsets still, those of dropped records among them."""
+    logs, sink = tmp_path / "logs", tmp_path / "sink"
+    grow(open_log(logs / "a-0"), 20)
+    grow(open_log(logs / "b-0"), 2)
+    where = "offset >= 4 AND offset NOT IN (7, 30) AND offset < 40 AND key IS NOT NULL"
+    query = run(stream(spark, path=str(logs), maxOffsetsPerTrigger="33", where=where), sink)
+    assert len([1 for done in query.recentProgress if done["numInputRows"]]) == 2
+    left = [name for n, name in enumerate(of("a-0", 40)) if n >= 4 and n not in (7, 30)]
+    assert written(spark, sink) == [*left, *of("b-0", 6)[4:]]
+
+
 def test_what_was_lost_fails_the_query(spark: SparkSession, tmp_path: Path) -> None:
     logs, sink = tmp_path / "logs", tmp_path / "sink"
     log = open_log(logs / "a-0")

@@ -1,8 +1,8 @@
 """Records as a DataFrame without rows in between: a task's Arrow batches are Spark's columns.
 
 Spark 4.2 makes rows of what a Python data source hands it, and rows again of those. `mapInArrow`
-makes them once. So `read_arrow` costs less than `format("lapse")`; but Spark tells it no filters,
-it is no table of SQL's, and no stream.
+makes them once. So `read_arrow` costs less than `format("lapse")`; but it is no table of
+SQL's, and no stream.
 
 Where it begins and ends is settled when it is called, in a task: the session's own machine needs to
 see no file. What is read, and how, is as for a batch query of the data source.
@@ -22,7 +22,8 @@ from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, LapseError
 from lapse.spark.scan import place
 from lapse.spark.scan.options import SourceOptions, parse_options
-from lapse.spark.scan.plan import BrokerSlice, Pruning, Slice, Split
+from lapse.spark.scan.plan import BrokerSlice, Slice, Split
+from lapse.spark.scan.pruning import pruning_of
 from lapse.spark.scan.read import read_split
 from lapse.spark.session.jobs import ActionFailed, Jobs
 from lapse.spark.session.paths import path_in
@@ -79,7 +80,7 @@ def _planned(jobs: Jobs, given: Mapping[str, str]) -> list[Split]:
 def _plan(encoded: bytes) -> bytes:
     try:
         options = parse_options(from_json(encoded, dict[str, str]))
-        splits = place.plan(options, Pruning())
+        splits = place.plan(options, pruning_of(options.where))
     except LapseError as e:
         return msgspec.json.encode(_Planned((), str(e), isinstance(e, ConfigError)))
     return msgspec.json.encode(_Planned(tuple(_part(split) for split in splits)))
@@ -95,6 +96,7 @@ def _read(
     options: SourceOptions, splits: Sequence[Split], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: the number of a split in, its records out."""
+    wanted = pruning_of(options.where)
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            yield from read_split(options, splits[number])
+            yield from read_split(options, splits[number], wanted)

@@ -247,7 +247,7 @@ def _log_dir(services: Services, tp: TopicPartition) -> str | None:
 
 def _plan_rows(services: Services, tp: TopicPartition, now_ms: int) -> Iterator[Row]:
     try:
-        row, _ = plan_row(decide(_info_of(services, tp, now_ms), now_ms))
+        row = plan_row(decide(_info_of(services, tp, now_ms), now_ms))
     except (LapseError, OSError) as e:
         if isinstance(e, KafkaError) and e.code in _GONE:
             raise

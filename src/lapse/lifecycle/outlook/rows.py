@@ -47,13 +47,13 @@ def known(count: int) -> int | None:
     return count if count >= 0 else None
 
 
-def plan_row(decision: Decision) -> tuple[Row, int | None]:
-    """Of a log: the row, and its deadline in ms."""
+def plan_row(decision: Decision) -> Row:
+    """Of a log."""
     facts, config, bounds = decision.info.facts, decision.info.config, decision.bounds
     why, deadline = explain(decision), first_deadline(decision)
     plan = make_plan(decision, "view", Rules.LAPSE, _ANY_MEMORY) if decision.due else None
     compacts = config.compacts
-    row = {
+    return {
         "policy": ",".join(sorted(config.cleanup_policy)),
         "due": bool(decision.due),
         "reasons": [due.value for due in decision.due],
@@ -74,7 +74,6 @@ def plan_row(decision: Decision) -> tuple[Row, int | None]:
         "bytes_to_read": 0 if plan is None else plan.bytes_to_read,
         "bytes_to_free": 0 if plan is None else bytes_to_free(decision, _keys_of(decision)),
     }
-    return row, None if deadline is None else deadline.ms
 
 
 def unjudged(rule: str, why: str) -> Row:

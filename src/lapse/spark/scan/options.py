@@ -19,6 +19,7 @@ from lapse.base.ids import TopicPartition
 from lapse.base.nearest import nearest
 from lapse.base.setting import INT_MAX
 from lapse.base.times import FOREVER_MS, UNITS_MS
+from lapse.records.column_filter import Condition
 from lapse.records.column_spec import TYPES, WITH_HEADERS, WITHOUT_HEADERS
 from lapse.spark.scan.bounds import (
     EARLIEST,
@@ -34,6 +35,7 @@ from lapse.spark.scan.bounds import (
     stream_offsets,
     times_of,
 )
+from lapse.spark.scan.where import parse_where
 from lapse.spark.session.folders import directory
 
 logger = logging.getLogger(__name__)
@@ -83,6 +85,10 @@ OPTIONS: Mapping[str, str] = {
     "deleteConsumedGroups": "consumer groups that must have read too, comma-separated",
     "includeHeaders": "true to have the column headers (default false)",
     "columns": "the columns wanted, comma-separated; fewer columns are faster",
+    "where": (
+        "conditions that all hold of the records wanted, with AND between them: offset >= 17 AND "
+        "topic = 'orders' AND key IS NOT NULL; other records are dropped in the task, or not read"
+    ),
     "includeControl": "true to have control records too (default false)",
     "kafka.isolation.level": "read_uncommitted (default) or read_committed",
     "failOnDataLoss": "false to go on where requested offsets are gone (default true)",
@@ -188,6 +194,7 @@ class SourceOptions:
         topics: exactly these; None: any that `pattern` matches.
         pattern: internal topics (`__…`) are only read when named in full.
         partitions: exactly these; None: all of the topics.
+        where: records for which one of these does not hold are left out.
         offsets_max: of a stream, what a batch may have; None is no limit.
         bytes_max: the same in bytes of segments; not both.
         offsets_min: of a stream, what a batch waits for, for `trigger_delay_ms` at most.
@@ -206,6 +213,7 @@ class SourceOptions:
     starting: Bounds = FROM_EARLIEST
     ending: Bounds = TO_LATEST
     columns: tuple[str, ...] = WITHOUT_HEADERS
+    where: tuple[Condition, ...] = ()
     control: bool = False
     committed: bool = False
     fail_on_data_loss: bool = True
@@ -260,6 +268,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
         starting=begins,
         ending=ends,
         columns=_columns(take),
+        where=take("where", parse_where, ()),
         control=take("includeControl", boolean, False),
         committed=take("kafka.isolation.level", isolation, False),
         fail_on_data_loss=take("failOnDataLoss", boolean, True),

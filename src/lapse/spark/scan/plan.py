@@ -5,7 +5,7 @@ and what looking up a time or an open transaction needs. A range is a range of *
 becomes of the files meanwhile does not matter, and each record is in exactly one range. End offsets
 are fixed here, so what a live log gets later is not in the answer.
 
-`Pruning` is what pushed filters say; what of them is applied here, Spark does not apply again.
+`Pruning` is what the option `where` excludes (`scan.pruning`), and what else somebody knows.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Split(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """A filter: records outside it are not needed.
+    """Which records are wanted: those outside it are not needed.
 
     Attributes:
         timestamp_from: ms; older records are not needed.

@@ -1,8 +1,6 @@
 """`format("lapse")`: logs and topics as a data source of Spark's, to read, to stream and to write.
 
 spark.read.format("lapse").option("path", "/data").load()
-
-Filters are pushed down to it after `lapse.spark.source.register(spark)`.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ types and meaning.
 
 With `kafka.bootstrap.servers` the same comes from brokers, over our client (`scan.broker`).
 
-Spark finds the source by itself (`pyspark_lapse`). After `register(spark)` it takes filters on any
-column (`source.filters`): Spark tells Python sources its filters only where the session says so,
-and refuses a reader that takes them where it does not.
+Spark finds the source by itself (`pyspark_lapse`).
 
 Spark does not tell a source which columns a query uses: name them by the option `columns` or by a
-schema (`.schema("offset long, value binary")`).
+schema (`.schema("offset long, value binary")`). Which records it wants the option `where` says
+(`scan.where`). The source takes no filters of Spark's (ADR-18): Spark 4.2 keeps those that it has
+pushed down with the `load()`, not with the scan, so the last ones would hold for all its queries.
 
 A batch that cannot be read fails the query with its file and position; nothing is skipped.
 
@@ -29,9 +29,8 @@ some of them need (kernels, the client, the views) is imported where it is neede
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -41,7 +40,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.types import (
@@ -90,24 +88,19 @@ assert TYPES.keys() == column_spec.TYPES.keys()
 
 # For a session that makes no rounds: its Python workers begin with Arrow and the kernels loaded.
 SETTINGS: Mapping[str, str] = {"spark.python.daemon.module": "lapse.spark.source_daemon"}
-_FILTERS_SETTING = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Let Spark tell Python sources its filters, and `format("lapse")` of this session take them.
+    """Let this session have the source, whether or not Spark would find it by itself.
 
-    Any session has the source without that, and reads all that its options ask for. Raises
-    ConfigError where the workers of this machine run a Python that cannot.
+    Raises ConfigError where the workers of this machine run a Python that cannot.
     """
     require_worker_python(spark)
-    spark.conf.set(_FILTERS_SETTING, "true")
-    spark.dataSource.register(FilteringSource)
+    spark.dataSource.register(LapseSource)
 
 
 class LapseSource(DataSource):
     """The data source; Spark makes one for each `load`."""
-
-    _takes_filters: ClassVar[bool] = False
 
     @classmethod
     def name(cls) -> str:
@@ -122,12 +115,10 @@ class LapseSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if VIEW in self.options:
-            from lapse.spark.views.reader import FilteringViewReader, ViewReader  # noqa: PLC0415
+            from lapse.spark.views.reader import ViewReader  # noqa: PLC0415
 
-            of_views = FilteringViewReader if self._takes_filters else ViewReader
-            return of_views(self.options, schema)
-        of_records = FilteringReader if self._takes_filters else LapseReader
-        return of_records(_with_columns(parse_options(self.options), schema))
+            return ViewReader(self.options, schema)
+        return LapseReader(_with_columns(parse_options(self.options), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         if VIEW in self.options:
@@ -155,12 +146,6 @@ class LapseSource(DataSource):
         return made
 
 
-class FilteringSource(LapseSource):
-    """The same, told by Spark which rows a query wants."""
-
-    _takes_filters = True
-
-
 def _with_columns(options: SourceOptions, schema: StructType) -> SourceOptions:
     """The columns of a schema, which Spark may have from the user; raises ConfigError."""
     for field in schema.fields:
@@ -174,29 +159,18 @@ class LapseReader(DataSourceReader):
     """Plans in the driver, reads in the tasks; travels between them by pickle."""
 
     def __init__(self, options: SourceOptions) -> None:
-        from lapse.spark.scan.plan import Pruning  # noqa: PLC0415
+        from lapse.spark.scan.pruning import pruning_of  # noqa: PLC0415
 
         self._options = options
-        self._pruning = Pruning()
+        self._wanted = pruning_of(options.where)
 
     def partitions(self) -> Sequence[InputPartition]:
         from lapse.spark.scan import place  # noqa: PLC0415
         from lapse.spark.scan.plan import Split  # noqa: PLC0415
 
-        return place.plan(self._options, self._pruning) or [Split(())]
+        return place.plan(self._options, self._wanted) or [Split(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from lapse.spark.scan.read import read_split  # noqa: PLC0415
 
-        return read_split(self._options, partition, self._pruning)
-
-
-class FilteringReader(LapseReader):
-    """The same, told which rows are wanted."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what can be judged here as Spark judges it; the rest stays Spark's to apply."""
-        from lapse.spark.source.filters import taken  # noqa: PLC0415
-
-        self._pruning, left = taken(filters)
-        return left
+        return read_split(self._options, partition, self._wanted)

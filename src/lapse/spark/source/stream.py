@@ -46,6 +46,7 @@ from lapse.spark.scan.bounds import EARLIEST, Bounds
 from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import SourceOptions
 from lapse.spark.scan.plan import Extent
+from lapse.spark.scan.pruning import pruning_of
 from lapse.spark.scan.read import read_split
 from lapse.spark.source.delete import Deletion
 from lapse.spark.source.progress import BEGINS, BESIDE, TOPIC_ID, parse_topic_ids
@@ -61,6 +62,7 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._wanted = pruning_of(options.where)  # by tasks: a batch is all offsets of its range
         self._until: Extents | None = None
         self._seen: Extents = {}
         self._held: Offsets = {}
@@ -195,7 +197,7 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
-        return read_split(self._options, partition)
+        return read_split(self._options, partition, self._wanted)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark calls this for a finished batch when it has planned the next one."""

@@ -9,9 +9,9 @@ from lapse.spark.views.options import parse_view_options
 from lapse.spark.views.questions import QUESTIONS, TABLES
 from lapse.spark.views.read import read_unit, view_units
 from lapse.spark.views.schema import SCHEMAS
-from lapse.spark.views.spec import ViewFilter, ViewOptions, ViewUnit, decode_unit, encode_unit
+from lapse.spark.views.spec import ViewOptions, ViewUnit, decode_unit, encode_unit
 
 __all__ = (
-    "QUESTIONS", "SCHEMAS", "TABLES", "ViewFilter", "ViewOptions", "ViewUnit", "decode_unit",
-    "encode_unit", "parse_view_options", "read_unit", "view_units",
+    "QUESTIONS", "SCHEMAS", "TABLES", "ViewOptions", "ViewUnit", "decode_unit", "encode_unit",
+    "parse_view_options", "read_unit", "view_units",
 )  # fmt: skip

@@ -196,7 +196,6 @@ def _tables(table: KeyTable, unit: ViewUnit, partition: TopicPartition) -> Itera
     schema = SCHEMAS[KEYS]
     constants = of_log(unit, partition)
     for keys, entries in table.rows():
-        kept = _admitted(unit, entries)
         count = len(entries)
         columns: dict[str, Any] = {
             name: pa.repeat(pa.scalar(value, schema.field(name).type), count)
@@ -218,23 +217,9 @@ def _tables(table: KeyTable, unit: ViewUnit, partition: TopicPartition) -> Itera
             column if isinstance(column, pa.Array) else pa.array(np.ascontiguousarray(column))
             for column in (columns[name] for name in schema.names)
         ]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        yield batch if kept.all() else batch.filter(pa.array(kept))
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _times(micros: NDArray[np.int64], missing: NDArray[np.bool_]) -> pa.Array:
     found = pa.array(np.ascontiguousarray(micros), mask=np.ascontiguousarray(missing))
     return found.cast(SCHEMAS[KEYS].field("timestamp").type)
-
-
-def _admitted(unit: ViewUnit, entries: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Keys whose last record is of a time that the filter admits."""
-    wanted, micros = unit.options.filter, entries["timestamp"]
-    kept = np.ones(len(entries), np.bool_)
-    if wanted.time_from_ms is not None or wanted.time_until_ms is not None:
-        kept &= micros != _NO_TIMESTAMP_MICROS
-    if wanted.time_from_ms is not None:
-        kept &= micros // 1000 >= wanted.time_from_ms
-    if wanted.time_until_ms is not None:
-        kept &= micros // 1000 < wanted.time_until_ms
-    return kept

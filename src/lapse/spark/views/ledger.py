@@ -21,6 +21,5 @@ def ledger_rows(unit: ViewUnit) -> Iterator[Row]:
         partition_dir = Path(unit.log_dir) / str(partition)
         of_this = of_log(unit, partition)
         for entry in read(partition_dir):
-            if unit.options.filter.admits_time(entry.committed_ms):
-                for row in ledger_rows_of(entry, partition_dir):
-                    yield {**of_this, **row}
+            for row in ledger_rows_of(entry, partition_dir):
+                yield {**of_this, **row}

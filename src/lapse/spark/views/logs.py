@@ -95,7 +95,7 @@ def _logs_in(path: Path) -> tuple[Path, list[TopicPartition]]:
 
 
 def _is_wanted(options: ViewOptions, partition: TopicPartition) -> bool:
-    if str(partition) == METADATA_FOLDER or not options.filter.admits(partition):
+    if str(partition) == METADATA_FOLDER or not options.admits(partition):
         return False
     internal = partition.topic.startswith("__")
-    return not (internal and options.view == KEYS and options.filter.topics is None)
+    return not (internal and options.view == KEYS and not options.topics)

@@ -20,7 +20,7 @@ from lapse.spark.scan.options import (
     names,
     of_clients,
 )
-from lapse.spark.views.spec import ViewFilter, ViewOptions
+from lapse.spark.views.spec import ViewOptions
 
 OPTIONS: Mapping[str, str] = {
     "view": "segments, plan, ledger or keys",
@@ -48,6 +48,11 @@ def parse_view_options(given: Mapping[str, str], now_ms: int) -> ViewOptions:
 
     Raises ConfigError naming the option, what it was, and what is allowed.
     """
+    if any(name.lower() == "where" for name in given):
+        raise ConfigError(
+            "option where: is of records, and a view has none; subscribe names topics, path may be "
+            "a partition's directory, and Spark filters the rows (DataFrame.where)"
+        )
     options = {_BY_LOWER[name.lower()]: t for name, t in given.items() if name.lower() in _BY_LOWER}
     others = {name: text for name, text in given.items() if name.lower() not in _BY_LOWER}
     client = of_clients(others)
@@ -63,13 +68,11 @@ def parse_view_options(given: Mapping[str, str], now_ms: int) -> ViewOptions:
         except ValueError as e:
             raise ConfigError(f"option {name}={text!r}: allowed is {OPTIONS[name]}") from e
 
-    topics = take("subscribe", names, none)
     found = ViewOptions(
         view=plain.view,
         paths=tuple(re.sub(r"^file:(//)?", "", p) for p in take("path", names, none)),
         now_ms=take("now", _moment, now_ms),
-        filter=ViewFilter(topics=topics or None),
-        topics=topics,
+        topics=take("subscribe", names, none),
         settings=tuple(sorted(settings.items())),
         estimates=take("estimates", boolean, plain.estimates),
         logs_per_unit=take("maxLogsPerPartition", not_negative, plain.logs_per_unit),

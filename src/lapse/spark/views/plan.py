@@ -28,21 +28,21 @@ def plan_rows(unit: ViewUnit, clock: Clock) -> Iterator[Row]:
     policies = policies_of(view.path, unit.options)
     for partition in partitions_of(unit):
 
-        def read(partition: TopicPartition = partition) -> tuple[Row, int | None]:
+        def read(partition: TopicPartition = partition) -> Row:
             config = policies.config_of(partition)
             if config is None:
-                return unjudged("policy", UNKNOWN), None
-            row, deadline = plan_row(decision_of(view, partition, config, unit.options.now_ms))
+                return unjudged("policy", UNKNOWN)
+            row = plan_row(decision_of(view, partition, config, unit.options.now_ms))
             against = policies.contradictions_of(partition)
             also = {"explanation": f"{row['explanation']}; {against}"} if against else {}
-            return {**row, **also}, deadline
+            return {**row, **also}
 
         try:
             found = unless_gone(view.path / str(partition), read)
         except LapseError as e:
-            found = unjudged("unreadable", str(e)), None
-        if found is not None and unit.options.filter.admits_time(found[1]):
-            yield {**of_log(unit, partition), **found[0]}
+            found = unjudged("unreadable", str(e))
+        if found is not None:
+            yield {**of_log(unit, partition), **found}
 
 
 def policies_of(log_dir: Path, options: ViewOptions) -> Policies:

@@ -13,7 +13,7 @@ from pathlib import Path
 from lapse.base.clock import Clock
 from lapse.base.errors import StorageError
 from lapse.base.ids import TopicPartition
-from lapse.lifecycle.outlook.rows import Row, known, segment_row
+from lapse.lifecycle.outlook.rows import Row, segment_row
 from lapse.log.estimate import estimate_active, estimate_sealed
 from lapse.log.facts import SegmentFacts
 from lapse.log.look import SegmentFile, look, sealed_summary
@@ -39,10 +39,7 @@ def segment_rows(unit: ViewUnit, clock: Clock) -> Iterator[Row]:
             return view.facts(partition).segments
 
         for segment in unless_gone(partition_dir, read) or ():
-            summary = segment.summary
-            if summary is not None and unit.options.filter.overlaps(
-                known(summary.min_timestamp), known(summary.max_timestamp)
-            ):
+            if segment.summary is not None:
                 yield {**of_log(unit, partition), **segment_row(segment)}
 
 

@@ -22,42 +22,6 @@ _MEMORY_BYTES_MIN = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class ViewFilter:
-    """A filter: rows outside it are certainly not needed.
-
-    The time is the deadline in the plan, the commit in the ledger, the last record's timestamp in
-    keys; of segments those may be wanted whose records' timestamps overlap.
-
-    Attributes:
-        topics, partitions: None for any.
-        time_from_ms: rows before it are left out; time_until_ms: rows at or after it.
-    """
-
-    topics: tuple[str, ...] | None = None
-    partitions: tuple[int, ...] | None = None
-    time_from_ms: int | None = None
-    time_until_ms: int | None = None
-
-    def admits(self, partition: TopicPartition) -> bool:
-        """Whether rows of a log may be wanted."""
-        if self.topics is not None and partition.topic not in self.topics:
-            return False
-        return self.partitions is None or partition.partition in self.partitions
-
-    def admits_time(self, time_ms: int | None) -> bool:
-        """Whether a row of that time may be wanted; one without time is not, once times count."""
-        if self.time_from_ms is None and self.time_until_ms is None:
-            return True
-        return time_ms is not None and self.overlaps(time_ms, time_ms)
-
-    def overlaps(self, first_ms: int | None, last_ms: int | None) -> bool:
-        """Whether what spans so much may be wanted; None is a bound that is not known."""
-        if self.time_from_ms is not None and last_ms is not None and last_ms < self.time_from_ms:
-            return False
-        return self.time_until_ms is None or first_ms is None or first_ms < self.time_until_ms
-
-
-@dataclass(frozen=True, slots=True)
 class ViewOptions:
     """The options of a view.
 
@@ -79,7 +43,6 @@ class ViewOptions:
     view: str
     paths: tuple[str, ...]
     now_ms: int
-    filter: ViewFilter = ViewFilter()
     settings: tuple[tuple[str, str], ...] = ()
     estimates: bool = False
     logs_per_unit: int = 64
@@ -89,6 +52,10 @@ class ViewOptions:
     topics: tuple[str, ...] = ()
     bootstrap: str = ""
     client: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    def admits(self, partition: TopicPartition) -> bool:
+        """Whether it is of one of the topics."""
+        return not self.topics or partition.topic in self.topics
 
     def check(self) -> None:
         """Raises ConfigError naming the option and what is allowed."""

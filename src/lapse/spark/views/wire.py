@@ -57,7 +57,7 @@ def broker_units(options: ViewOptions) -> list[ViewUnit]:
         replica
         for name, topic in topics.items()
         for one in topic.partitions
-        if options.filter.admits(TopicPartition(name, one.partition_index))
+        if options.admits(TopicPartition(name, one.partition_index))
         for replica in one.replica_nodes
     }
     _require_all(options, having - brokers.keys())
@@ -80,10 +80,7 @@ def broker_batches(unit: ViewUnit) -> Iterator[pa.RecordBatch]:
 def _rows(unit: ViewUnit) -> Iterator[Row]:
     assert unit.broker is not None
     options, address = unit.options, Address(*unit.broker)
-    topics = options.filter.topics
-    if topics == ():
-        return
-    one = topics[0] if topics is not None and len(topics) == 1 else None
+    one = options.topics[0] if len(options.topics) == 1 else None
     asked = DescribeOutlookRequest(what=_ROWS[options.view], topic=one, now_ms=options.now_ms)
     away: set[int] = set()  # by now
     with asyncio.Runner() as runner:
@@ -108,7 +105,7 @@ async def _next(pages: AsyncIterator[Sequence[str]]) -> Sequence[str] | None:
 def _wanted(options: ViewOptions, page: Sequence[str]) -> Iterator[Row]:
     for line in page:
         row = msgspec.json.decode(line)
-        if options.filter.admits(TopicPartition(row["topic"], row["partition"])):
+        if options.admits(TopicPartition(row["topic"], row["partition"])):
             yield row
 
 

@@ -13,7 +13,7 @@ from lapse.base.clock import Clock
 from lapse.cli.main import main
 from lapse.spark.views.read import read_unit, view_units
 from lapse.spark.views.schema import SCHEMAS
-from lapse.spark.views.spec import ViewFilter, ViewOptions, decode_unit, encode_unit
+from lapse.spark.views.spec import ViewOptions, decode_unit, encode_unit
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten
 
@@ -22,7 +22,6 @@ SETTINGS = (
     ("cleanup.policy", "compact"), ("delete.retention.ms", "60000"),
     ("min.cleanable.dirty.ratio", "0.01"), ("max.compaction.lag.ms", "90000"),
 )  # fmt: skip
-EVERYTHING = ViewFilter()
 
 
 def make_fleet(path: Path) -> Path:
@@ -41,12 +40,11 @@ def clean(path: Path, now_ms: int) -> None:
 
 def table(
     view: str, path: Path, now_ms: int = NOW, *, clock: Clock | None = None,
-    asked: ViewFilter = EVERYTHING, meanwhile: Callable[[], object] = lambda: None,
-    **changes: Any,
+    meanwhile: Callable[[], object] = lambda: None, **changes: Any,
 ) -> pa.Table:  # fmt: skip
     """All units' rows, each unit sent as JSON; `meanwhile` happens between planning and reading."""
     clock = clock or ManualClock(now_ms)
-    options = ViewOptions(view, (str(path),), now_ms, asked, SETTINGS)
+    options = ViewOptions(view, (str(path),), now_ms, SETTINGS)
     units = view_units(replace(options, **changes), clock)
     meanwhile()
     found = [b for unit in units for b in read_unit(decode_unit(encode_unit(unit)), clock)]

@@ -8,6 +8,7 @@ import pytest
 
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
+from lapse.records.column_filter import Condition, Test
 from lapse.records.column_spec import TYPES, WITH_HEADERS, WITHOUT_HEADERS
 from lapse.spark.scan.bounds import Bounds
 from lapse.spark.scan.options import (
@@ -97,6 +98,21 @@ def test_columns() -> None:
     assert set(TYPES) - set(WITH_HEADERS) == {"create_time_ms"}
     assert parsed(columns="offset, key").columns == ("offset", "key")
     assert parsed(columns="headers", includeHeaders="false").columns == ("headers",)
+
+
+def test_conditions() -> None:
+    found = parsed(WHERE=" offset > 3 AND key = 'k' ")
+    assert found.where == (
+        Condition("offset", Test.GREATER, (3,)), Condition("key", Test.EQUAL, (b"k",)),
+    )  # fmt: skip
+    assert parsed().where == ()
+    stream = parse_options({"path": "/a", "where": "offset > 3"}, streaming=True)
+    assert stream.where == found.where[:1]
+    with pytest.raises(ConfigError, match="option where='offset > k': at 10: offset is compared"):
+        parsed(where=" offset > k")
+    written = {"kafka.bootstrap.servers": "b:1", "topic": "t", "where": "offset > 3"}
+    with pytest.raises(ConfigError, match="option where: has no meaning in writing"):
+        parse_write_options(written, overwrite=False)
 
 
 def test_switches() -> None:

@@ -11,7 +11,7 @@ from lapse.base.errors import CorruptData
 from lapse.base.fs import RealFs
 from lapse.lifecycle.outlook.rows import RANGES_MAX
 from lapse.lifecycle.round.ledger import LedgerEntry, Removed, append
-from lapse.spark.views.spec import LEDGER, ViewFilter
+from lapse.spark.views.spec import LEDGER
 from tests.support.lifecycle.rounds import NOW
 from tests.support.spark.views.fleet import clean, make_fleet, rows
 
@@ -62,12 +62,6 @@ def test_many_ranges_are_only_counted(tmp_path: Path) -> None:
     assert [row["records"] for row in found] == [RANGES_MAX, RANGES_MAX + 1]
     assert [row["ranges"] is None for row in found] == [False, True]
     assert len(found[0]["ranges"]) == RANGES_MAX
-
-
-def test_the_time_is_the_commits(tmp_path: Path) -> None:
-    path = write(tmp_path, *(entry(f"r{n}", NOW + 100 * n) for n in range(3)))
-    asked = ViewFilter(time_from_ms=NOW + 102, time_until_ms=NOW + 202)
-    assert [row["round_id"] for row in rows(LEDGER, path, asked=asked)] == ["r1"]
 
 
 def test_real_rounds(tmp_path: Path) -> None:

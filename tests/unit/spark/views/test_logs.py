@@ -9,7 +9,7 @@ import pytest
 from lapse.base.errors import ConfigError, LapseError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.spark.views.logs import logs_of, of_log, partitions_of, units_of, unless_gone
-from lapse.spark.views.spec import KEYS, SEGMENTS, ViewFilter, ViewOptions
+from lapse.spark.views.spec import KEYS, SEGMENTS, ViewOptions
 
 
 def make(root: Path, *names: str) -> Path:
@@ -19,8 +19,8 @@ def make(root: Path, *names: str) -> Path:
     return root
 
 
-def asked(*paths: Path, view: str = SEGMENTS, only: ViewFilter | None = None) -> list[str]:
-    options = ViewOptions(view, tuple(map(str, paths)), 0, only or ViewFilter())
+def asked(*paths: Path, view: str = SEGMENTS, topics: tuple[str, ...] = ()) -> list[str]:
+    options = ViewOptions(view, tuple(map(str, paths)), 0, topics=topics)
     return [f"{log_dir.name}/{p}" for log_dir, logs in logs_of(options) for p in logs]
 
 
@@ -32,16 +32,15 @@ def test_every_log_of_every_directory_replicas_too(tmp_path: Path) -> None:
     assert asked(one, two) == ["one/a-0", "one/b-9", "one/b-10", "two/a-0"]
     assert asked(one, one / "b-9", tmp_path / "two" / ".." / "one") == asked(one)
     assert asked(one / "b-9") == ["one/b-9"]
-    assert asked(one, two, only=ViewFilter(("a",))) == ["one/a-0", "two/a-0"]
-    assert asked(one, only=ViewFilter(partitions=(9, 11))) == ["one/b-9"]
+    assert asked(one, two, topics=("a",)) == ["one/a-0", "two/a-0"]
 
 
 def test_keys_of_internal_topics_only_by_name(tmp_path: Path) -> None:
     root = make(tmp_path / "d", "a-0", "__consumer_offsets-1")
     assert asked(root) == ["d/__consumer_offsets-1", "d/a-0"]
     assert asked(root, view=KEYS) == ["d/a-0"]
-    named = ViewFilter(("__consumer_offsets",))
-    assert asked(root, view=KEYS, only=named) == ["d/__consumer_offsets-1"]
+    named = ("__consumer_offsets",)
+    assert asked(root, view=KEYS, topics=named) == ["d/__consumer_offsets-1"]
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
@@ -51,13 +50,13 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_was_named_and_is_nowhere(tmp_path: Path) -> None:
-    """Of two directories either may have it; what a filter leaves out is another thing."""
+    """Of two directories either may have it."""
     one, two = make(tmp_path / "one", "a-0"), make(tmp_path / "two", "b-0")
 
     def named(*topics: str) -> ViewOptions:
-        return ViewOptions(SEGMENTS, (str(one), str(two)), 5, ViewFilter(("a",)), topics=topics)
+        return ViewOptions(SEGMENTS, (str(one), str(two)), 5, topics=topics)
 
-    assert [unit.logs for unit in units_of(named("a", "b"))] == [("a-0",)]
+    assert [unit.logs for unit in units_of(named("a", "b"))] == [("a-0",), ("b-0",)]
     with pytest.raises(ConfigError, match=r"there is no topic c, d in .*one, .*two"):
         units_of(named("d", "a", "c"))
 

@@ -8,7 +8,7 @@ import pytest
 
 from lapse.base.errors import ConfigError
 from lapse.spark.views.options import OPTIONS, parse_view_options
-from lapse.spark.views.spec import KEYS, PLAN, ViewFilter, ViewOptions
+from lapse.spark.views.spec import KEYS, PLAN, ViewOptions
 
 PAGE = Path(__file__).parents[4] / "docs" / "data-source.md"
 
@@ -23,7 +23,7 @@ def test_what_is_asked_for() -> None:
         "log.cleaner.backoff.ms": "5",
     }  # fmt: skip
     assert parse_view_options(given, 5) == ViewOptions(
-        KEYS, ("/logs",), 7, ViewFilter(("a", "b")),
+        KEYS, ("/logs",), 7,
         (("cleanup.policy", "compact"), ("log.cleaner.backoff.ms", "5")),
         True, 3, True, False, 1_000_000, ("a", "b"),
     )  # fmt: skip
@@ -41,6 +41,7 @@ def test_what_is_asked_for() -> None:
         ({"kafka.isolation.level": "dirty"}, "option kafka.isolation.level='dirty'"),
         ({"maxMemoryBytes": "5"}, "memory_bytes=5"),
         ({"colour": "blue"}, "colour"),
+        ({"Where": "topic = 'a'"}, "option where: is of records, .* subscribe names topics"),
         ({"Kafka.Bootstrap.Servers": "b:1"}, "path (.*) or kafka.bootstrap.servers: exactly one"),
         ({"kafka.ssl.truststore.locatoin": "x"}, "is kafka.ssl.truststore.location meant"),
     ],

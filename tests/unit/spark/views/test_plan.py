@@ -16,7 +16,7 @@ from lapse.log.reader import DirectoryView
 from lapse.log.segment import LOG, segment_path
 from lapse.log.sketch import encode_sketch
 from lapse.log.summary import write_summary
-from lapse.spark.views.spec import PLAN, ViewFilter
+from lapse.spark.views.spec import PLAN
 from tests.support.lifecycle.rounds import NOW
 from tests.support.spark.views.fleet import clean, make_fleet, rows
 
@@ -55,10 +55,6 @@ def test_after_the_round_the_tombstone_is_what_counts(fleet: Path, tmp_path: Pat
     assert first["deadline_for"] == "tombstone"
     assert first["deadline"] > NOW + 61_000 + SLACK_MS + DELAY_MS
     assert (second["deadline"], second["missed_by_ms"]) == (None, None)
-    due = ViewFilter(time_until_ms=first["deadline"] + 1)
-    assert [r["topic"] for r in rows(PLAN, path, NOW + 2000, asked=due)] == ["a"]
-    late = ViewFilter(time_until_ms=first["deadline"])
-    assert rows(PLAN, path, NOW + 2000, asked=late) == []
 
 
 def test_what_a_round_frees_is_told_where_sketches_are_kept(fleet: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from lapse.log.segment import LOG, segment_path
 from lapse.records.batch import scan_batches
 from lapse.spark.views.segments import estimated_segments
-from lapse.spark.views.spec import SEGMENTS, ViewFilter
+from lapse.spark.views.spec import SEGMENTS
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.rounds import NOW
 from tests.support.spark.views.fleet import clean, make_fleet, rows
@@ -53,14 +53,6 @@ def test_tombstones_are_told_where_somebody_looked_into_the_batches(tmp_path: Pa
     found = [r for r in rows(SEGMENTS, path) if r["topic"] == "a" and r["bytes"]]
     assert {r["tombstones"] for r in found} == {None}
     assert sum(r["records"] for r in found) == 37
-
-
-def test_what_certainly_is_outside_the_time_is_left_out(fleet: Path) -> None:
-    everything = rows(SEGMENTS, fleet)
-    empty = [r for r in everything if r["max_timestamp"] is None]
-    assert rows(SEGMENTS, fleet, asked=ViewFilter(time_from_ms=NOW)) == everything
-    assert rows(SEGMENTS, fleet, asked=ViewFilter(time_from_ms=NOW + 1)) == empty
-    assert rows(SEGMENTS, fleet, asked=ViewFilter(time_until_ms=NOW)) == empty
 
 
 def test_estimates_without_summaries(fleet: Path, tmp_path: Path) -> None:
