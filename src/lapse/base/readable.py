@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # In an entry of the log: a reason with the longest name of a topic. Names may be as long as frames.
 SHORT_MAX = 400
+_END_MAX = 100
 
 
 def readable(data: bytes) -> str:
@@ -24,11 +25,12 @@ def readable_text(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """A text's beginning, and how long it is, where it has more than `SHORT_MAX` characters.
+    """A text without its middle, and how long it is, where it has more than `SHORT_MAX` characters.
 
-    For the log: who may write megabytes in one entry fills the disk that it is on.
+    For the log: who may write megabytes in one entry fills the disk that it is on. The end stays,
+    since what is wrong with a name often comes after it.
     """
     if len(text) <= SHORT_MAX:
         return text
-    ending = f"… ({len(text)} characters)"
+    ending = f" … ({len(text)} characters) … {text[-_END_MAX:]}"
     return text[: SHORT_MAX - len(ending)] + ending

@@ -26,7 +26,9 @@ def test_bytes_as_text(data: bytes, shown: str) -> None:
 
 def test_what_is_long_is_cut_and_says_how_long_it_was() -> None:
     assert shortened("a" * SHORT_MAX) == "a" * SHORT_MAX
-    cut = shortened("a" * 500_000)
+    cut = shortened("a" * 500_000 + ": no such user")
     assert len(cut) == SHORT_MAX
-    assert cut.endswith("aa… (500000 characters)")
+    assert cut.startswith("aaa")
+    assert " … (500014 characters) … aaa" in cut
+    assert cut.endswith("aaa: no such user")
     assert shortened(cut) == cut
