@@ -10,14 +10,14 @@ v0 the only one.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.security.acls import Operation
-from lapse.security.scram import Credentials
 from lapse.wire.schema.describe_user_scram_credentials import (
     DESCRIBE_USER_SCRAM_CREDENTIALS,
     CredentialInfo,
@@ -34,28 +34,25 @@ async def handle(
     request: DescribeUserScramCredentialsRequest,
 ) -> DescribeUserScramCredentialsResponse:
     """Describe the credentials of each user."""
-    credentials = services.access.credentials
+    by_user: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for (user, mechanism), kept in services.access.credentials.items():
+        by_user[user].append((mechanism, kept.iterations))
     times = Counter(user.name for user in request.users or ())
     if not times:
-        times = Counter(sorted({user for user, _ in credentials}))
+        times = Counter(sorted(by_user))
     return DescribeUserScramCredentialsResponse(
         error_code=ErrorCode.NONE,
         error_message=None,
         results=tuple(
-            _result(user, credentials, twice=bool(request.users) and count > 1)
+            _result(user, sorted(by_user.get(user, ())), twice=bool(request.users) and count > 1)
             for user, count in times.items()
         ),
     )
 
 
 def _result(
-    user: str, credentials: Credentials, *, twice: bool
+    user: str, found: Sequence[tuple[int, int]], *, twice: bool
 ) -> DescribeUserScramCredentialsResult:
-    found = sorted(
-        (mechanism, kept.iterations)
-        for (name, mechanism), kept in credentials.items()
-        if name == user
-    )
     error: KafkaError | None = None
     if twice:
         error = KafkaError(ErrorCode.DUPLICATE_RESOURCE, f"user {user!r} is requested twice")
