@@ -7,6 +7,7 @@ and SaslAuthenticate carry; a client gets from `SaslClient` what to send. Kafka'
 |---|---|---|
 | HANDSHAKE | ApiVersions, SaslHandshake | AUTHENTICATE; FAILED where the mechanism is unknown |
 | AUTHENTICATE | SaslAuthenticate, or bare tokens after SaslHandshake 0 | COMPLETE, FAILED |
+| | SaslHandshake, which is refused | FAILED |
 | COMPLETE | everything | AUTHENTICATE, where SaslHandshake begins a re-authentication |
 | FAILED | nothing | |
 
@@ -52,7 +53,7 @@ class SaslState(Enum):
 # By state, the API keys that are handled; a state that is missing handles all.
 ALLOWED: Mapping[SaslState, frozenset[int]] = {
     SaslState.HANDSHAKE: frozenset({API_VERSIONS, SASL_HANDSHAKE}),
-    SaslState.AUTHENTICATE: frozenset({SASL_AUTHENTICATE}),
+    SaslState.AUTHENTICATE: frozenset({SASL_AUTHENTICATE, SASL_HANDSHAKE}),
     SaslState.FAILED: frozenset(),
 }
 
@@ -134,7 +135,7 @@ class SaslServer:
         """Whether a request may be handled now.
 
         Raises:
-            KafkaError: ILLEGAL_SASL_STATE; answer with it, then close.
+            KafkaError: ILLEGAL_SASL_STATE; a failed login without an answer.
             SessionExpired: close at once.
         """
         if api_key not in ALLOWED.get(self.state, (api_key,)):

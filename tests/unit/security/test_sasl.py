@@ -75,7 +75,7 @@ def in_state(state: SaslState) -> SaslServer:
     ("state", "allowed"),
     [
         (SaslState.HANDSHAKE, {API_VERSIONS, SASL_HANDSHAKE}),
-        (SaslState.AUTHENTICATE, {SASL_AUTHENTICATE}),
+        (SaslState.AUTHENTICATE, {SASL_AUTHENTICATE, SASL_HANDSHAKE}),
         (SaslState.COMPLETE, set(range(100))),
         (SaslState.FAILED, set()),
     ],

@@ -3,8 +3,9 @@
 Needs nothing.
 
 Behaviour: UNSUPPORTED_SASL_MECHANISM lists the enabled mechanisms, ends the connection, and counts
-as a failed login. On a listener without SASL, or too early after the last login (KIP-368), the
-error is ILLEGAL_SASL_STATE. `security.sasl` decides when a client may send this request.
+as a failed login; so does ILLEGAL_SASL_STATE in the middle of a login. On a listener without SASL,
+or too early after the last login (KIP-368), it is ILLEGAL_SASL_STATE too, and the connection goes
+on. `security.sasl` decides when a client may send this request.
 
 v0 tokens follow without a Kafka header · v1 tokens are sent in SaslAuthenticate.
 """

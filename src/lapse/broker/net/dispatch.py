@@ -29,9 +29,10 @@ from lapse.wire.versions import FALLBACK_VERSION, too_new
 async def answer(services: Services, session: Session, frame: memoryview) -> list[Part] | None:
     """The answer to one request as parts of a frame, or None where none is sent."""
     sasl = session.sasl
-    if sasl is not None and sasl.awaits_bare_token:
-        return await bare_token(services, session, sasl, frame)
-    admit(services, session, frame)
+    if sasl is not None:
+        if sasl.awaits_bare_token:
+            return await bare_token(services, session, sasl, frame)
+        await admit(services, session, sasl, frame)
     try:
         request = decode_request(frame, SERVED)
     except UnsupportedRequest as e:

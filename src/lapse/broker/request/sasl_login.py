@@ -26,19 +26,23 @@ TOO_MANY = (
 )
 
 
-def admit(services: Services, session: Session, frame: memoryview) -> None:
+async def admit(services: Services, session: Session, sasl: SaslServer, frame: memoryview) -> None:
     """Whether a frame may be looked at; raises CloseConnection where it may not.
 
     Before its login a client may ask ApiVersions and what belongs to the login; afterwards
-    everything, until its session ends.
+    everything, until its session ends. Anything else before is a failed login, as in Kafka; it has
+    no answer, where Kafka has one for a client that has begun.
     """
-    if session.sasl is None or len(frame) < _API_KEY_BYTES:
+    if len(frame) < _API_KEY_BYTES:
         return
     key = int.from_bytes(frame[:_API_KEY_BYTES], "big", signed=True)
     try:
-        session.sasl.admit(key, monotonic_ms(services.clock))
-    except (KafkaError, SessionExpired) as e:
+        sasl.admit(key, monotonic_ms(services.clock))
+    except SessionExpired as e:
         raise CloseConnection(str(e)) from e
+    except KafkaError as e:
+        await refuse(services, session, str(e))
+        raise CloseConnection(session.ends) from e
 
 
 async def handshake(

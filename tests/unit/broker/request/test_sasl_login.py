@@ -120,6 +120,42 @@ TLS = {
 }
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_what_may_not_be_asked_during_a_login_is_a_failed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_begun: bool
+) -> None:
+    """It is counted, and held back; else it would be the way to try again at once."""
+    waits, go_on = held_back(monkeypatch)
+    async with running_node(tmp_path, {**SECURED, **HELD_BACK}) as node:
+        reader, writer = await raw(node)
+        if has_begun:
+            writer.write(encoded(SaslHandshakeRequest(mechanism="PLAIN"), 1))
+            await read_frame(reader)
+        writer.write(encoded(MetadataRequest(topics=None), 9))
+        async with asyncio.timeout(10):
+            await waits.wait()
+        (entrance,) = [e for e in node.services.entrances if e.sasl is not None]
+        assert entrance.failures.counts.failures == 1
+        assert not reader.at_eof()
+        go_on.set()
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_handshake_in_the_middle_of_a_login_is_answered(node: Node) -> None:
+    async with await anonymous(node) as connection:
+        request = SaslHandshakeRequest(mechanism="PLAIN")
+        codes = []
+        for _ in range(2):
+            answer = await connection.request(request, SaslHandshakeResponse)
+            codes.append(answer.error_code)
+        assert codes == [0, ILLEGAL_STATE]
+        with pytest.raises(ConnectionLost):
+            await connection.request(request, SaslHandshakeResponse)
+    (entrance,) = [e for e in node.services.entrances if e.sasl is not None]
+    assert entrance.failures.counts.failures == 1
+
+
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
 async def test_who_is_held_back_fills_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str
