@@ -128,6 +128,7 @@ REFUSED: Mapping[str, str] = {
 IN_WRITING: Mapping[str, str] = {
     "includeHeaders": "headers are written where the rows have a column of that name",
 }
+WRITE_ONLY = frozenset({"exactlyOnce", "repeatedRows"})
 TOMBSTONE_VALUES = "lapse.tombstone.values.enable"
 BOOTSTRAP, CLIENT_PREFIX = "kafka.bootstrap.servers", "kafka."
 _NEARLY = 0.9
@@ -393,6 +394,9 @@ def client_settings(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _refuse_others(options: Mapping[str, str], others: frozenset[str], *, streaming: bool) -> None:
+    of_writing = sorted(WRITE_ONLY & options.keys())
+    if of_writing:
+        raise ConfigError(f"option {', '.join(of_writing)}: has a meaning in writing alone")
     found = sorted(others & options.keys())
     if found:
         what = "streams do not have" if streaming else "only streams have"

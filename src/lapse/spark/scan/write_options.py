@@ -14,6 +14,7 @@ from lapse.spark.scan.options import (
     IN_WRITING,
     TOMBSTONE_VALUES,
     WITHOUT_EFFECT,
+    WRITE_ONLY,
     Taker,
     boolean,
     client_settings,
@@ -24,8 +25,7 @@ from lapse.spark.scan.options import (
 )
 
 _OF_QUERY = re.compile(r"checkpointlocation$|queryname$|asyncprogresstracking", re.IGNORECASE)
-_OF_STREAMS = frozenset({"exactlyOnce", "repeatedRows"})
-_WRITE = frozenset({"topic", TOMBSTONE_VALUES}) | _OF_STREAMS
+_WRITE = frozenset({"topic", TOMBSTONE_VALUES}) | WRITE_ONLY
 _PRODUCER_NUMBERS = ("delivery.timeout.ms", "request.timeout.ms", "max.request.size")
 # The most that brokers allow unless told otherwise (transaction.max.timeout.ms): a transaction is
 # as long as a task.
@@ -74,7 +74,7 @@ def parse_write_options(
     strange = sorted(n for n in options if not is_of_client(n) and n not in _WRITE)
     if strange:
         raise ConfigError(f"option {', '.join(strange)}: has no meaning in writing")
-    only = sorted(_OF_STREAMS & options.keys())
+    only = sorted(WRITE_ONLY & options.keys())
     if only and not streaming:
         raise ConfigError(
             f"option {', '.join(only)}: a batch job writes at least once, a stream "

@@ -194,6 +194,14 @@ def test_what_makes_no_sense_is_refused(given: dict[str, str], said: str) -> Non
         parsed(**given)
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("name", ["exactlyOnce", "repeatedRows", "EXACTLYONCE"])
+def test_options_of_writing_are_refused_in_reading(name: str, streaming: bool) -> None:
+    """They were meant for the sink of the same query, and would do nothing."""
+    with pytest.raises(ConfigError, match=f"(?i)option {name}: has a meaning in writing alone"):
+        parse_options({"path": "/a", name: "false"}, streaming=streaming)
+
+
 @pytest.mark.parametrize(
     ("text", "delay_ms"),
     [("7", 7), ("250ms", 250), ("90 s", 90_000), ("15M", 900_000), ("1min", 60_000),
