@@ -17,6 +17,7 @@ from lapse.log.checkpoints import read_topic_id
 from lapse.metadata.policies import find_policies
 from lapse.spark.export.decide import LogNow
 from lapse.spark.scan import place
+from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import TOMBSTONE_VALUES, parse_options
 
 _RETENTION, _POLICY = "delete.retention.ms", "cleanup.policy"
@@ -38,7 +39,10 @@ class SourceTopic:
     delete_retention_ms: int | None
 
     def look(self, clock: Clock) -> LogNow:
-        """As it is now; raises what the data source raises."""
+        """As it is now.
+
+        Raises what the data source raises; DataLost where it is another topic by now.
+        """
         now_ms = clock.now_ms()  # before the end is read
         options = {
             **self.options,
@@ -46,6 +50,12 @@ class SourceTopic:
             "kafka.isolation.level": "read_committed",
         }
         extents = place.extents(parse_options(options))
+        ids = {format_topic_id(e.topic_id) for e in extents.values() if e.topic_id is not None}
+        if self.topic_id is not None and ids - {self.topic_id}:
+            raise DataLost(
+                f"{self.topic} was made anew meanwhile: its id is {', '.join(sorted(ids))}, not "
+                f"{self.topic_id}; export it again"
+            )
         found = {p.partition: (e.start_offset, e.end_offset) for p, e in extents.items()}
         return LogNow(self.topic, self.topic_id, found, now_ms, self.delete_retention_ms)
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from lapse.base.decoding import from_json
 from lapse.base.fs import RealFs
+from lapse.base.ids import parse_topic_id
 from lapse.spark.export.decide import Kind, Step
 from lapse.spark.export.files import (
     FILE_RECORDS_MAX,
@@ -56,6 +57,7 @@ class Asked(msgspec.Struct, frozen=True):
         place: of the table (`store.store_at`).
         run_id: of the run, for what is not in place yet.
         is_late: keys may have gone from the log without a record that is new.
+        topic_id: of the topic that is meant; None where the log does not say.
     """
 
     options: Mapping[str, str]
@@ -66,6 +68,7 @@ class Asked(msgspec.Struct, frozen=True):
     is_late: bool
     place: str
     run_id: str
+    topic_id: str | None = None
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -183,8 +186,10 @@ def _records(
         "columns": ",".join(columns),
     }
     options = parse_options(given)
+    topic_id = None if asked.topic_id is None else parse_topic_id(asked.topic_id)
+    ids = {asked.topic: topic_id} if topic_id is not None and topic_id.int else {}
     for split in place.plan(options, Pruning()):
-        yield from read_split(options, split, wanted)
+        yield from read_split(options, place.meant(split, ids), wanted)
 
 
 def _offset_of(where: tuple[str, str], offset: int) -> str:

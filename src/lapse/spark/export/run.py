@@ -202,7 +202,7 @@ def write(source: Source, started: Started, kind: Kind) -> dict[int, Written]:
         msgspec.json.encode(
             Asked(
                 source.options, source.topic, number, step, kind, bool(run.late),
-                source.place, started.run_id,
+                source.place, started.run_id, started.log.topic_id,
             )
         )
         for number, step in steps.items()

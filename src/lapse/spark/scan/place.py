@@ -40,11 +40,14 @@ def plan_batch(
         splits = broker.plan(options, Pruning(), ranges)
     else:
         splits = files.plan(options, Pruning(), SystemClock())
-    return [_meant(split, topic_ids) for split in splits] or [Split(())]
+    return [meant(split, topic_ids) for split in splits] or [Split(())]
 
 
-def _meant(split: Split, topic_ids: Mapping[str, uuid.UUID]) -> Split:
-    """A topic may have been made anew since the ids were told; a folder may say none."""
+def meant(split: Split, topic_ids: Mapping[str, uuid.UUID]) -> Split:
+    """What a task reads, of these topics: others of their names are not read for them.
+
+    A topic may have been made anew since the ids were told; a folder may say none.
+    """
     return Split(
         [
             s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -11,6 +12,9 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
+from lapse.base.fs import RealFs
+from lapse.base.ids import format_topic_id
+from lapse.log.checkpoints import write_topic_id
 from lapse.log.partition_log import PartitionLog
 from lapse.records.builder import NewRecord, build_batch
 from lapse.records.layout import Codec
@@ -31,6 +35,7 @@ class Topic:
 
     root: Path
     kind: Kind = Kind.LATEST
+    topic_id: uuid.UUID | None = None
     files: tuple[str, ...] = ()
     next_offset: int = 0
     runs: int = 0
@@ -47,8 +52,9 @@ class Topic:
         options = {"path": str(self.root / "data")}
         table = str(self.root / "table")
         return Asked(
-            options, TP.topic, TP.partition, step, self.kind, False, table, f"run-{self.runs}"
-        )
+            options, TP.topic, TP.partition, step, self.kind, False, table, f"run-{self.runs}",
+            None if self.topic_id is None else format_topic_id(self.topic_id),
+        )  # fmt: skip
 
     def run(self) -> Written:
         """What `table` does with it is done, too."""
@@ -240,6 +246,20 @@ def test_a_log_that_is_compacted_each_time_it_is_looked_at(
     monkeypatch.setattr(partition, "judge", compacting(topic, 99))
     with pytest.raises(DataLost, match=f"{TP}: .* compacted away each of 5 times"):
         topic.run()
+
+
+def test_another_topic_of_the_name_is_not_mixed_in(tmp_path: Path) -> None:
+    """It was made anew after the run had looked at its ends, and before the task read."""
+    mine, others = uuid.uuid4(), uuid.uuid4()
+    topic = Topic(tmp_path, topic_id=mine)
+    write_topic_id(RealFs(), topic.log.dir, mine)
+    topic.send(record(b"a"))
+    topic.run()
+    topic.send(record(b"b"))
+    write_topic_id(RealFs(), topic.log.dir, others)
+    with pytest.raises(DataLost, match=f"{TP}"):
+        topic.run()
+    assert topic.rows() == {0: (b"a", b"v")}
 
 
 def test_nothing_new_and_a_log_start_that_moved(tmp_path: Path) -> None:
