@@ -143,11 +143,17 @@ class Transactions:
         self, group: str, where: TopicPartition, offset: int, metadata: str
     ) -> None:
         """Have a group's offset count if the transaction does."""
-        with self.required():
-            await self._commit_offset(group, where, offset, metadata)
+        await self.commit_offsets(group, [where], offset, metadata)
 
-    async def _commit_offset(
-        self, group: str, where: TopicPartition, offset: int, metadata: str
+    async def commit_offsets(
+        self, group: str, where: Sequence[TopicPartition], offset: int, metadata: str
+    ) -> None:
+        """The same in several partitions, each of a topic of its own."""
+        with self.required():
+            await self._commit_offsets(group, where, offset, metadata)
+
+    async def _commit_offsets(
+        self, group: str, where: Sequence[TopicPartition], offset: int, metadata: str
     ) -> None:
         producer_id, epoch = self.identity
         self._has_begun = True
@@ -156,13 +162,22 @@ class Transactions:
             group_id=group,
         )  # fmt: skip
         await self._of_mine(added, AddOffsetsToTxnResponse)
-        one = TxnOffsetCommitRequestPartition(
-            partition_index=where.partition, committed_offset=offset, committed_metadata=metadata
+        topics = tuple(
+            TxnOffsetCommitRequestTopic(
+                name=at.topic,
+                partitions=(
+                    TxnOffsetCommitRequestPartition(
+                        partition_index=at.partition,
+                        committed_offset=offset,
+                        committed_metadata=metadata,
+                    ),
+                ),
+            )
+            for at in where
         )
-        topic = TxnOffsetCommitRequestTopic(name=where.topic, partitions=(one,))
         request = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id, group_id=group, producer_id=producer_id,
-            producer_epoch=epoch, topics=(topic,),
+            producer_epoch=epoch, topics=topics,
         )  # fmt: skip
         await self._ask(GROUP_KEY, group, request, TxnOffsetCommitResponse, _code_of_offsets)
 

@@ -2,7 +2,8 @@
 
 A task of a stream writes in a transaction of its own (KIP-98), under a transactional id that all
 attempts at its part share: `lapse-sink.QUERY.TASK`. With the rows it commits an offset of a group
-of that name, which is the batch's number, and how many rows there were and their digest. An attempt
+of that name, which is the batch's number, and how many rows there were and their digest: at the
+topics that it writes to, since a broker forgets the offsets of a topic that is deleted. An attempt
 looks first: where its batch is there already it writes nothing, and sees only whether its rows are
 the same. So whoever reads committed records sees each row once, whatever was killed or run twice.
 
@@ -28,6 +29,7 @@ from pyspark import TaskContext
 
 from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
+from lapse.base.ids import TopicPartition
 from lapse.base.typed import whole
 from lapse.client.attempts import tried
 from lapse.client.cluster import Cluster, may_try_again, parse_bootstrap
@@ -44,6 +46,7 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 _LOOK_SECONDS = 0.5
 _ABORT_SECONDS_MAX = 10.0  # an error is not kept back for longer
 _WORDS_AT_ONCE = 16
+_WORD_TOPICS_MAX = 100  # in one record batch of a broker's, however many topics a task writes to
 
 
 class ReplayDiffers(LapseError):
@@ -177,11 +180,11 @@ async def _write(
         ) as producer:
             target = Target(producer, options, turn.task, digest)
             rows = await send_all(batches, target)
-        if target.first is not None:
+        if target.topics:
             word = Word(turn.batch_id, rows, str(digest))
             text = msgspec.json.encode(word).decode()
-            where = target.first._replace(partition=0)
-            await transactions.commit_offset(turn.name, where, turn.batch_id, text)
+            where = [TopicPartition(name, 0) for name in sorted(target.topics)[:_WORD_TOPICS_MAX]]
+            await transactions.commit_offsets(turn.name, where, turn.batch_id, text)
             await transactions.end(commit=True)
     except BaseException:
         with suppress(LapseError, TimeoutError):  # the next attempt, or the broker, ends it too

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from lapse.base.clock import SystemClock
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.base.ids import TopicPartition
 from lapse.client.admin import Admin
 from lapse.client.attempts import tried
 from lapse.client.login import login
@@ -67,7 +66,7 @@ class Target:
     Attributes:
         digest: of all rows, if somebody wants it.
         sends: False where they are only judged.
-        first: partition that rows were for.
+        topics: that rows were for.
     """
 
     producer: Producer
@@ -78,7 +77,7 @@ class Target:
     counts: dict[str, int] = field(default_factory=dict)
     keeping: dict[str, bool] = field(default_factory=dict)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    first: TopicPartition | None = None
+    topics: set[str] = field(default_factory=set)
 
     async def send(self, rows: pa.RecordBatch) -> None:
         """Judge and send; batches take their places in the order of the calls."""
@@ -114,7 +113,7 @@ class Target:
                 self.digest.add(one.fields, one.partition.topic)
             times = one.fields.times
             times[times == _UNTIMED] = now_ms
-            self.first = min(self.first or one.partition, one.partition)
+            self.topics.add(one.partition.topic)
 
     async def _learn(self, names: Sequence[str]) -> None:
         """How many partitions each topic has; who is not there is refused by name later."""

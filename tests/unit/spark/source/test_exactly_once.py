@@ -18,6 +18,7 @@ from pyspark.sql.types import BinaryType, StructType
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
+from lapse.client.admin import Admin
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.connection import ConnectionLost
 from lapse.client.groups import Committed, group_ids
@@ -34,7 +35,7 @@ from lapse.spark.source.exactly_once import (
     write_once,
 )
 from lapse.spark.source.write import LapseStreamWriter, Written
-from tests.support.broker.running import create, running_node
+from tests.support.broker.running import connect, create, running_node
 from tests.support.client.committed import committed_records
 
 TURN = Turn("query", 5, 0)
@@ -104,6 +105,27 @@ async def test_other_rows_are_refused(node: Node, given: dict[str, str]) -> None
         with pytest.raises(ReplayDiffers, match=r"batch 5, task 0 .*30 rows of it are there"):
             await write_once(batches(rows), options(node), TURN)
     assert await read(node) == ONCE
+
+
+@pytest.mark.parametrize("gone", ["a", "b"])
+async def test_a_topic_that_is_made_anew_does_not_take_the_word_with_it(
+    node: Node, gone: str
+) -> None:
+    """Rows of other topics are there, and are not written again."""
+
+    def both() -> Iterator[pa.RecordBatch]:
+        for batch in batches():
+            topics = ["ab"[n % 2] for n in range(len(batch))]
+            yield batch.append_column("topic", pa.array(topics))
+
+    there = {"kafka.bootstrap.servers": address(node)}
+    wish = parse_write_options(there, overwrite=False, streaming=True)
+    assert await write_once(both(), wish, TURN) == Outcome(30, was_there=False)
+    async with await connect(node) as connection:
+        await Admin(connection).delete_topic(gone)
+    await create(node, gone, 1)
+    assert await write_once(both(), wish, TURN) == Outcome(30, was_there=True)
+    assert len(await read(node)) == 15
 
 
 async def test_an_old_checkpoint_is_refused(node: Node) -> None:
