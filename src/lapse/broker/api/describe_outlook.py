@@ -5,7 +5,8 @@ Needs DESCRIBE cluster; for a proof READ of its topic, too, since it has hashes 
 Behaviour: `explain` and `plan` answer a line for each log that this broker has, as the commands of
 that name print it with `--json`; `rounds` one line, of the lifecycle service; `reports` one for
 each of its last rounds; `overview` one of all logs; `plan-rows`, `segment-rows` and `ledger-rows` a
-line for each row of Spark's views; `last-groups` one for each of the last segments that rounds
+line for each row of Spark's views; `foreseen-rows` as `plan-rows`, if somebody asked for a round of
+each log now; `last-groups` one for each of the last segments that rounds
 wrote; `erasures` one for each order in `lapse.erase.orders.dir`, and `proof` the text of the one
 that `topic` and `file` name, if it is there. All else comes from facts that the broker has in
 memory, and from small files beside its logs; records are not read. Many logs are answered in parts:
@@ -37,8 +38,7 @@ from lapse.broker.request.authorize import (
 )
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
-from lapse.lifecycle.clock_guard import moment_seen
-from lapse.lifecycle.decide.select import LogInfo, decide
+from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.outlook.explain import HEALTH, SERVICE, Explained, Surroundings, unreadable_log
 from lapse.lifecycle.outlook.plan import line_of, line_without_facts, policy_text
 from lapse.lifecycle.outlook.rows import (
@@ -46,7 +46,6 @@ from lapse.lifecycle.outlook.rows import (
     group_row,
     ledger_rows_of,
     micros,
-    plan_row,
     segment_row,
     unjudged,
 )
@@ -61,6 +60,7 @@ from lapse.wire.schema.describe_outlook import (
     DESCRIBE_OUTLOOK,
     ERASURES,
     EXPLAIN,
+    FORESEEN_ROWS,
     LAST_GROUPS,
     LEDGER_ROWS,
     OVERVIEW,
@@ -216,16 +216,17 @@ def _rows(
     services: Services, request: DescribeOutlookRequest, logs: Sequence[TopicPartition]
 ) -> tuple[Lines, int]:
     """Rows of whole logs, until that is much; and of how many logs they are."""
-    now_ms = request.now_ms if request.now_ms >= 0 else _decided_ms(services)
+    as_of_ms = request.now_ms if request.now_ms >= 0 else None
+    around = Surroundings.of(_data_dir(services), services.config, services.clock, as_of_ms)
     lines: Lines = []
     size = 0
     for count, tp in enumerate(logs, 1):
         of_log = {
             "broker": services.config.node_id, "log_dir": _log_dir(services, tp),
-            "topic": tp.topic, "partition": tp.partition, "as_of": micros(now_ms),
+            "topic": tp.topic, "partition": tp.partition, "as_of": micros(around.now_ms),
         }  # fmt: skip
         try:
-            rows = [*_ROWS[request.what](services, tp, now_ms)]
+            rows = [*_ROWS[request.what](services, tp, around)]
         except KafkaError as e:
             if e.code in _GONE:
                 continue  # its topic was deleted, or it has moved, since it was listed
@@ -245,9 +246,19 @@ def _log_dir(services: Services, tp: TopicPartition) -> str | None:
         return None
 
 
-def _plan_rows(services: Services, tp: TopicPartition, now_ms: int) -> Iterator[Row]:
+def _plan_rows(services: Services, tp: TopicPartition, around: Surroundings) -> Iterator[Row]:
+    return _judged(services, tp, around, around.planned)
+
+
+def _foreseen_rows(services: Services, tp: TopicPartition, around: Surroundings) -> Iterator[Row]:
+    return _judged(services, tp, around, around.foreseen)
+
+
+def _judged(
+    services: Services, tp: TopicPartition, around: Surroundings, judge: Callable[[LogInfo], Row]
+) -> Iterator[Row]:
     try:
-        row = plan_row(decide(_info_of(services, tp, now_ms), now_ms))
+        row = judge(_info_of(services, tp, around.now_ms))
     except (LapseError, OSError) as e:
         if isinstance(e, KafkaError) and e.code in _GONE:
             raise
@@ -255,25 +266,26 @@ def _plan_rows(services: Services, tp: TopicPartition, now_ms: int) -> Iterator[
     yield row
 
 
-def _segment_rows(services: Services, tp: TopicPartition, _now_ms: int) -> Iterator[Row]:
+def _segment_rows(services: Services, tp: TopicPartition, _: Surroundings) -> Iterator[Row]:
     for segment in _online(services, tp).facts().segments:
         yield segment_row(segment)
 
 
-def _ledger_rows(services: Services, tp: TopicPartition, _now_ms: int) -> Iterator[Row]:
+def _ledger_rows(services: Services, tp: TopicPartition, _: Surroundings) -> Iterator[Row]:
     folder = _online(services, tp).dir
     for entry in read_ledger(folder):
         yield from ledger_rows_of(entry, folder)
 
 
-def _last_groups(services: Services, tp: TopicPartition, _now_ms: int) -> Iterator[Row]:
+def _last_groups(services: Services, tp: TopicPartition, _: Surroundings) -> Iterator[Row]:
     folder = Path(_online(services, tp).dir)
     for entry in read_last(folder, GROUPS_MAX):
         yield group_row(entry, folder)
 
 
-_ROWS: dict[str, Callable[[Services, TopicPartition, int], Iterator[Row]]] = {
+_ROWS: dict[str, Callable[[Services, TopicPartition, Surroundings], Iterator[Row]]] = {
     PLAN_ROWS: _plan_rows,
+    FORESEEN_ROWS: _foreseen_rows,
     SEGMENT_ROWS: _segment_rows,
     LEDGER_ROWS: _ledger_rows,
     LAST_GROUPS: _last_groups,
@@ -303,12 +315,6 @@ def _policy_of(services: Services, partition: TopicPartition) -> str:
 def _data_dir(services: Services) -> Path:
     """Where the lifecycle service's files are."""
     return services.partitions.data_dir
-
-
-def _decided_ms(services: Services) -> int:
-    """The time that is decided by, which does not go back with the clock (ADR-11)."""
-    jump_max_ms = services.config.clock_jump_max_ms
-    return moment_seen(_data_dir(services), services.clock, jump_max_ms).now_ms
 
 
 def _json(line: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lapse.base.clock import Clock, time_text
@@ -19,6 +19,7 @@ from lapse.lifecycle.decide.select import Decision, LogInfo, Moment
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.outlook.memory import memory_here
 from lapse.lifecycle.outlook.plan import policy_text
+from lapse.lifecycle.outlook.rows import Row, plan_row
 from lapse.lifecycle.record_history import RecordHistory, history_of
 from lapse.lifecycle.round.plan import MapMemory
 from lapse.lifecycle.round.sizing import sized_plan
@@ -143,6 +144,16 @@ class Surroundings:
     def now_ms(self) -> int:
         """The time to decide by."""
         return self.moment.now_ms
+
+    def planned(self, info: LogInfo) -> Row:
+        """A log's row of the plan view."""
+        decision = self.moment.decide(info)
+        return plan_row(decision, self._context(decision))
+
+    def foreseen(self, info: LogInfo) -> Row:
+        """As `planned`, if somebody asked for a round now (`status.wishes`)."""
+        moment = replace(self.moment, options=replace(self.moment.options, asked=True))
+        return replace(self, moment=moment).planned(info)
 
     def explained(self, info: LogInfo, offset: int | None = None) -> Explained:
         """A log; with `offset` the fate of one record. Raises CorruptData, StorageError."""

@@ -17,7 +17,7 @@ from pyroaring import BitMap
 
 from lapse.base.errors import CorruptData
 from lapse.lifecycle.decide.deadline import next_look_ms
-from lapse.lifecycle.decide.explain import explain
+from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.lateness import first_deadline
 from lapse.lifecycle.decide.select import Decision, RoundKind
 from lapse.lifecycle.decide.verdict import Rules
@@ -47,10 +47,10 @@ def known(count: int) -> int | None:
     return count if count >= 0 else None
 
 
-def plan_row(decision: Decision) -> Row:
-    """Of a log."""
+def plan_row(decision: Decision, context: Context | None = None) -> Row:
+    """Of a log; `context`: what else holds its rounds back."""
     facts, config, bounds = decision.info.facts, decision.info.config, decision.bounds
-    why, deadline = explain(decision), first_deadline(decision)
+    why, deadline = explain(decision, context), first_deadline(decision)
     plan = make_plan(decision, "view", Rules.LAPSE, _ANY_MEMORY) if decision.due else None
     compacts = config.compacts
     return {

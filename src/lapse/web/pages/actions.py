@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from lapse.base.decoding import from_json
 from lapse.base.errors import ConfigError, KafkaError
@@ -21,7 +22,7 @@ from lapse.lifecycle.status.wishes import Wish
 from lapse.web import words
 from lapse.web.asked import Asked, BadQuestion, NotFound, Page
 from lapse.wire.schema.alter_rounds import CANCEL, CLEAN, PAUSE, RESUME, AlterRoundsRequest
-from lapse.wire.schema.describe_outlook import PLAN_ROWS, DescribeOutlookRequest
+from lapse.wire.schema.describe_outlook import FORESEEN_ROWS, DescribeOutlookRequest
 
 DELETE = "delete-records"
 OFFSET_MAX = (1 << 63) - 1
@@ -136,18 +137,26 @@ async def _foreseen(asked: Asked, wish: _Wish) -> Change:
 
 async def _foreseen_round(asked: Asked, wish: _Wish) -> Change:
     """By each broker that has the log: what is dirty there, and what holds the rest."""
-    said = await ask_all(asked.cluster, DescribeOutlookRequest(what=PLAN_ROWS, logs=wish.logs))
-    effects = []
-    for row in said.of(dict):
-        dirty = row.get("dirty_bytes")
-        what = f"a round cleans {words.size(dirty)} soon, whatever the dirty ratio"
-        if not dirty:
-            what = "nothing: no sealed segment is dirty"
-        effects.append(f"broker {row['broker']}: {what}; now: {row['explanation']}")
+    said = await ask_all(asked.cluster, DescribeOutlookRequest(what=FORESEEN_ROWS, logs=wish.logs))
+    effects = [f"broker {row['broker']}: {_would_do(row)}" for row in said.of(dict)]
     if not effects:
         raise NotFound(f"{wish.log}: no broker that answers has such a log")
     effects += [f"broker {b} does nothing: {why}" for b, why in sorted(said.silent.items())]
     return Change(CLEAN, _TITLES[CLEAN], str(wish.log), tuple(effects))
+
+
+def _would_do(row: Mapping[str, Any]) -> str:
+    """What a round that was asked for does to a log, by its row of the plan."""
+    dirty = row.get("dirty_bytes")
+    if not row.get("due"):
+        what = "nothing now" if dirty else "nothing: no sealed segment is dirty"
+    elif row["rule"] == "paused":
+        what = "nothing while rounds are paused"
+    elif dirty:
+        what = f"a round cleans {words.size(dirty)} soon, whatever the dirty ratio"
+    else:
+        what = "a round takes out soon what was deleted"
+    return f"{what}; {row['explanation']}"
 
 
 async def _foreseen_deletion(asked: Asked, wish: _Wish) -> Change:

@@ -24,7 +24,7 @@ DESCRIBE_OUTLOOK = api(OWN_KEYS_FROM, "DescribeOutlook", versions="0", flexible=
 EXPLAIN, PLAN, ROUNDS = "explain", "plan", "rounds"
 OVERVIEW, REPORTS = "overview", "reports"
 PLAN_ROWS, SEGMENT_ROWS, LEDGER_ROWS = "plan-rows", "segment-rows", "ledger-rows"
-LAST_GROUPS = "last-groups"
+FORESEEN_ROWS, LAST_GROUPS = "foreseen-rows", "last-groups"
 ERASURES, PROOF = "erasures", "proof"
 
 
@@ -32,11 +32,12 @@ ERASURES, PROOF = "erasures", "proof"
 class DescribeOutlookRequest:
     """What is asked of the logs: explain, plan, rows of a view; or of the broker.
 
+    Of the logs also foreseen-rows: rows of the plan if somebody asked for a round now.
     Of the broker: rounds, what the last ones did (reports), an overview of all logs; orders of
     erasure, and one of their proofs, which `file` names as `ORDER/FILE`, and `topic`.
     `topic` and `logs` (like "t-0") choose some; null: all. `offset`: of one record of the one log;
     -1: none. `after`: go on behind this log. `now_ms`: judge as of this moment, by the broker's
-    clock if it is -1; of plan-rows.
+    clock if it is -1; of plan-rows and foreseen-rows.
     """
 
     what: str = field(STRING)

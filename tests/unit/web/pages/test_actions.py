@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlencode
 
+from lapse.base.fs import RealFs
+from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
-from lapse.lifecycle.status.pauses import read_pauses
+from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause, read_pauses
 from lapse.lifecycle.status.wishes import read_wishes
 from lapse.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tests.support.broker.running import batch_of, connect, create, list_offset, produce
 from tests.support.broker.secured import SECURED, WITH_ACLS, allow, set_acls
+from tests.support.lifecycle.rounds import overwritten, write
 from tests.support.web.pages import FORM, Answer, ask, basic, node_with_pages
+from tests.unit.broker.http.test_cleaner_metrics import filled
 
 ALICE = basic("alice", "b")
 
@@ -54,6 +58,31 @@ async def test_rounds_are_paused_and_go_on_by_who_types_their_name(tmp_path: Pat
         assert "nothing of that was paused" in (await do(node, "resume", confirm="all logs")).text
         nothing = await do(node, "cancel", confirm="all logs")
         assert "no such round is under way" in nothing.text
+
+
+async def test_a_paused_log_is_said_to_be_paused_wherever_it_is_told_why(tmp_path: Path) -> None:
+    """Asked for or not, it gets no round until the pause ends."""
+    async with node_with_pages(tmp_path) as node:
+        await filled(node, "a")
+        foreseen = "/ui/actions/clean?log=a-0"
+        assert "a round cleans" in (await ask(node, foreseen)).text
+        now_ms = node.services.clock.now_ms()
+        pause(RealFs(), tmp_path, [], Pause(EVERY_LOG, now_ms, None, "a disk is replaced"))
+        assert "nothing while rounds are paused; paused since" in (await ask(node, foreseen)).text
+        for path in ("/ui/topics/a/0", "/ui/topics/a"):
+            assert "paused since" in (await ask(node, path)).text, path
+
+
+async def test_a_wish_for_deleted_records_is_foreseen(tmp_path: Path) -> None:
+    """With `clean` they leave their file, too, in a log that is not compacted."""
+    async with node_with_pages(tmp_path) as node:
+        await create(node, "a", cleanup_policy="delete", internal_segment_bytes="1000")
+        log = node.services.partitions.get(TopicPartition("a", 0))
+        write(log, overwritten(), node.services.clock.now_ms())
+        log.roll(node.services.clock.now_ms())
+        log.delete_records(5)
+        page = await ask(node, "/ui/actions/clean?log=a-0")
+        assert "a round takes out soon what was deleted" in page.text
 
 
 async def test_a_log_is_asked_to_be_cleaned(tmp_path: Path) -> None:
