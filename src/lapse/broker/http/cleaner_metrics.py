@@ -117,8 +117,9 @@ class CleanerCollector(Collector):
     def _look(self, now_ms: int) -> tuple[list[Row], list[RoundReport], dict[str, RoundReport]]:
         with self._lock:
             self._tail.refresh()
+            known = [*self._rows(now_ms)]
             failures = self._failures(self._services.clock.now_ms())
-            rows = [failing(row, failures.get(row.name, 0)) for row in self._rows(now_ms)]
+            rows = [failing(row, failures.get(row.name, 0)) for row in known]
             return rows, list(self._tail.last_run), dict(self._tail.by_log)
 
     def _logs(self) -> Sequence[PartitionLog]:
@@ -168,6 +169,7 @@ class CleanerCollector(Collector):
         for log in self._logs():
             row = self._known.of(log, now_ms)
             if row is not None:
+                self._tail.meet(row.name, log.topic_id)
                 yield row
 
     def _failures(self, now_ms: int) -> dict[str, int]:

@@ -22,7 +22,7 @@ from typing import TypeVar
 import msgspec
 
 from lapse.base.decoding import from_json
-from lapse.base.errors import NOT_JSON, CorruptData, unreadable
+from lapse.base.errors import NOT_JSON, CorruptData, LapseError, unreadable
 from lapse.base.fs import Fs, storage_errors
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.plan import RoundPlan
@@ -30,6 +30,7 @@ from lapse.lifecycle.round.progress import LogProgress
 from lapse.lifecycle.round.receipt import Receipt, Seconds
 from lapse.lifecycle.status.backoff import Held
 from lapse.log.facts import BadRange
+from lapse.log.manifest import topic_id_of
 
 ROUNDS = "lapse-rounds.jsonl"
 ROUNDS_BEFORE = "lapse-rounds.1.jsonl"
@@ -67,6 +68,8 @@ class RoundReport:
         bytes_freed: by how much the rewritten segments are smaller; 0 in older lines.
         cancelled: somebody called it off, or the service ended meanwhile, or the broker before it
             was committed: that it has an error is no fault; False in older lines.
+        topic_id: of the log's topic, as its `partition.metadata` spells it; "" where that is not
+            known, and in older lines.
     """
 
     round_id: str
@@ -100,6 +103,7 @@ class RoundReport:
     why: str = ""
     bytes_freed: int = 0
     cancelled: bool = False
+    topic_id: str = ""
 
     @property
     def total_seconds(self) -> float:
@@ -148,7 +152,16 @@ def round_report(
         plan=plan.variant,
         why=plan.why,
         bytes_freed=0 if result.error is not None else _freed(plan, receipt),
+        topic_id=_topic_id(plan),
     )
+
+
+def _topic_id(plan: RoundPlan) -> str:
+    """What a disk does not say is not known: a report must not fail by it."""
+    try:
+        return topic_id_of(Path(plan.dir))
+    except (LapseError, OSError):
+        return ""
 
 
 def _freed(plan: RoundPlan, receipt: Receipt) -> int:
@@ -220,32 +233,63 @@ class RoundTail:
     """
 
     def __init__(self, data_dir: Path) -> None:
-        self._path = data_dir / ROUNDS
+        self._path, self._path_before = data_dir / ROUNDS, data_dir / ROUNDS_BEFORE
         self._at: int | None = None
         self._inode = -1
         self.by_log: dict[str, RoundReport] = {}
         self.failures: dict[str, int] = {}
         self.last_run: list[RoundReport] = []
+        self._topic_ids: dict[str, str] = {}  # of the last report of each log
+
+    def meet(self, log: str, topic_id: str) -> None:
+        """Forget what is known of that log where it was one of an earlier topic of that name."""
+        before = self._topic_ids.get(log)
+        if before and topic_id and before != topic_id:
+            self._forget(log)
+
+    def _forget(self, log: str) -> None:
+        self.by_log.pop(log, None)
+        self.failures.pop(log, None)
+        self._topic_ids.pop(log, None)
 
     def refresh(self) -> None:
         """Read the lines that were added; a missing or unreadable file adds nothing."""
         try:
             with self._path.open("rb") as file:
                 state = os.fstat(file.fileno())
-                if self._at is None or state.st_ino != self._inode or state.st_size < self._at:
-                    self._at = max(state.st_size - TAIL_BYTES, 0) if self._at is None else 0
-                    self._inode = state.st_ino
+                if self._at is None:
+                    self._at = max(state.st_size - TAIL_BYTES, 0)
+                elif state.st_ino != self._inode:
+                    self._finish(self._at)
+                    self._at = 0
+                elif state.st_size < self._at:
+                    self._at = 0
+                self._inode = state.st_ino
                 file.seek(self._at)
                 data = file.read()
         except OSError:
             return
-        whole = data.rfind(b"\n") + 1  # a line that is being written is read next time
-        self._at += whole
+        self._at += self._read(data)
+
+    def _finish(self, at: int) -> None:
+        """Read what was added to the file since, before it made room for a new one."""
+        with contextlib.suppress(OSError), self._path_before.open("rb") as file:
+            if os.fstat(file.fileno()).st_ino == self._inode:
+                file.seek(at)
+                self._read(file.read())
+
+    def _read(self, data: bytes) -> int:
+        """Take whole lines, and return their bytes: one that is being written is read next time."""
+        whole = data.rfind(b"\n") + 1
         for line in data[:whole].splitlines():
             with contextlib.suppress(msgspec.DecodeError):
                 self._take(from_json(line, RoundReport))
+        return whole
 
     def _take(self, report: RoundReport) -> None:
+        if report.topic_id:
+            self.meet(report.log, report.topic_id)
+            self._topic_ids[report.log] = report.topic_id
         if report.cancelled:
             return
         if report.error is not None:

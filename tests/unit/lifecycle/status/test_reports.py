@@ -156,6 +156,20 @@ def test_the_tail_reads_only_what_came_since(
     assert set(tail.by_log) == {"a-0", "b-0", "c-0"}
 
 
+def test_what_was_added_before_a_new_file_began_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tail = RoundTail(tmp_path)
+    append_reports(RealFs(), tmp_path, [replace(REPORT, error="no luck")])
+    tail.refresh()
+    append_reports(RealFs(), tmp_path, [REPORT, replace(REPORT, log="b-0")])  # between two looks
+    monkeypatch.setattr(reports, "ROUNDS_BYTES_MAX", 100)
+    append_reports(RealFs(), tmp_path, [replace(REPORT, log="c-0")])
+    tail.refresh()
+    assert list(tail.by_log) == ["a-0", "b-0", "c-0"]
+    assert tail.failures == {}
+
+
 def test_who_comes_anew_looks_back_a_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +180,24 @@ def test_who_comes_anew_looks_back_a_little(
     tail.refresh()
     assert 8 <= len(tail.by_log) <= 11
     assert "t-99" in tail.by_log
+
+
+def test_a_log_of_another_topic_of_that_name_has_no_past(tmp_path: Path) -> None:
+    tail = RoundTail(tmp_path)
+    before, after = replace(REPORT, topic_id="one"), replace(REPORT, topic_id="two")
+    append_reports(RealFs(), tmp_path, [before, replace(before, error="no luck")])
+    append_reports(RealFs(), tmp_path, [replace(REPORT, log="b-0", error="no luck")])
+    tail.refresh()
+    for topic_id in ("", "one"):  # where it is not known, it is the same
+        tail.meet("a-0", topic_id)
+        assert (tail.failures, list(tail.by_log)) == ({"a-0": 1, "b-0": 1}, ["a-0"])
+    tail.meet("a-0", "two")
+    tail.meet("b-0", "two")
+    assert (tail.failures, list(tail.by_log)) == ({"b-0": 1}, [])
+    append_reports(RealFs(), tmp_path, [replace(before, error="no luck")])
+    append_reports(RealFs(), tmp_path, [replace(after, error="no luck")])
+    tail.refresh()
+    assert tail.failures == {"a-0": 1, "b-0": 1}
 
 
 def test_what_was_cancelled_says_nothing_of_failures(tmp_path: Path) -> None:
