@@ -68,6 +68,7 @@ from lapse.broker.logs.members import Members
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.purgatory import Purgatory
 from lapse.broker.logs.rereading import Rereading
+from lapse.broker.logs.topic_pauses import TopicPauses
 from lapse.broker.logs.topics import Topics
 from lapse.broker.net.server import Server
 from lapse.broker.replicas.leading import Surroundings
@@ -237,6 +238,8 @@ class Node:
         self._running.push_async_callback(disk.close)
         self._running.push_async_callback(topics.asking.close)
         moves = self._start_moves(topics, partitions, disk)
+        pauses = TopicPauses(topics, partitions, disk, self._env.clock)
+        self._running.push_async_callback(pauses.close)
         parts = Parts(partitions, disk, self._env.clock, purgatory, replicas)
         groups = GroupCoordinator(topics, parts, settings_of(self._config))
         self._running.push_async_callback(groups.close)

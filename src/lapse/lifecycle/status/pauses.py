@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -127,6 +127,20 @@ def resume(fs: Fs, data_dir: Path, logs: Sequence[str], now_ms: int) -> tuple[Pa
         ended = tuple(p for p in before if not logs or p.log in logs)
         _write(fs, data_dir, [p for p in before if p not in ended])
     return ended
+
+
+def end_pauses(fs: Fs, data_dir: Path, logs: Collection[str], until_ms: int) -> None:
+    """End pauses of these logs, which are gone, that were made by then.
+
+    Raises StorageError, CorruptData.
+    """
+    if not os.path.exists(data_dir / PAUSES):
+        return  # as nearly always: no lock is made for that
+    with locked(fs, data_dir):
+        before = list(read_pauses(data_dir, until_ms))
+        left = [p for p in before if p.log not in logs or p.since_ms > until_ms]
+        if len(left) < len(before):
+            _write(fs, data_dir, left)
 
 
 @contextlib.contextmanager
