@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lapse.base.backoff import backoff_ms
-from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
 from lapse.client.cluster import RETRIABLE, Address, Cluster, as_kafka
 from lapse.client.connection import BrokerConnection, ConnectionLost, closed_if_lost
@@ -97,6 +97,30 @@ async def group_ids(cluster: Cluster) -> list[str]:
     for address in (await cluster.brokers()).values():
         found |= (await _states(await cluster.at(address))).keys()
     return sorted(found)
+
+
+async def groups_seen(cluster: Cluster, seconds_max: float) -> tuple[list[str], dict[int, str]]:
+    """The groups of all brokers that answer in time, and why the others do not, by their ids.
+
+    All are asked at the same time, each for so long: who only shows groups need not wait for one
+    that hangs.
+    """
+
+    async def of(address: Address) -> set[str] | str:
+        try:
+            async with asyncio.timeout(seconds_max):
+                return {*await _states(await cluster.at(address))}
+        except TimeoutError:
+            return f"{address.host}:{address.port} did not answer within {seconds_max:g} s"
+        except LapseError as e:
+            return str(e)
+
+    brokers = await cluster.brokers()
+    said = await asyncio.gather(*(of(address) for address in brokers.values()))
+    answers = dict(zip(brokers, said, strict=True))
+    found = [ids for ids in answers.values() if not isinstance(ids, str)]
+    silent = {broker: why for broker, why in answers.items() if isinstance(why, str)}
+    return sorted(set().union(*found)), silent
 
 
 async def delete_groups(cluster: Cluster, group_ids: Sequence[str]) -> dict[str, KafkaError | None]:

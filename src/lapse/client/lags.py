@@ -6,16 +6,19 @@ are fewer.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from lapse.base.errors import KafkaError, LapseError
+from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
-from lapse.client.cluster import Cluster
+from lapse.client.cluster import Cluster, as_kafka
+from lapse.client.connection import ConnectionLost
 from lapse.client.offsets import LATEST, list_offsets
 from lapse.client.range_reader import FetchLimits, OffsetRange, read_range
 
+Ends = Mapping[TopicPartition, int | KafkaError]
 LIMITS = FetchLimits(partition_bytes_max=64 << 10, api_timeout_ms=5000)
 
 
@@ -80,23 +83,32 @@ def together(lags: Sequence[Lag]) -> Behind:
 
 
 async def ends_of(
-    cluster: Cluster, partitions: Iterable[TopicPartition]
-) -> Mapping[TopicPartition, int | KafkaError]:
-    """High watermarks, leader by leader; a partition that nobody answers for is left out."""
+    cluster: Cluster, partitions: Iterable[TopicPartition], seconds_max: float | None = None
+) -> Ends:
+    """High watermarks, of all leaders at the same time; a partition of none is left out.
+
+    One that has not answered in so long, or that went away, is an error at each of its partitions.
+    """
     by_leader: dict[int, list[TopicPartition]] = {}
     for partition in partitions:
         try:
             by_leader.setdefault(await cluster.leader(partition), []).append(partition)
         except LapseError:
             continue
-    ends: dict[TopicPartition, int | KafkaError] = {}
-    for some in by_leader.values():
+
+    async def of(leader: int, some: list[TopicPartition]) -> Ends:
         try:
-            connection = await cluster.leader_connection(some[0])
-            ends |= await list_offsets(connection, dict.fromkeys(some, LATEST))
-        except LapseError:
-            continue
-    return ends
+            async with asyncio.timeout(seconds_max):
+                connection = await cluster.leader_connection(some[0])
+                return await list_offsets(connection, dict.fromkeys(some, LATEST))
+        except TimeoutError:
+            why = f"broker {leader} did not answer within {seconds_max:g} s"
+            return dict.fromkeys(some, KafkaError(ErrorCode.REQUEST_TIMED_OUT, why))
+        except (ConnectionLost, KafkaError) as e:
+            return dict.fromkeys(some, as_kafka(e))
+
+    found = await asyncio.gather(*(of(leader, some) for leader, some in by_leader.items()))
+    return {partition: end for one in found for partition, end in one.items()}
 
 
 async def first_unread_ms(cluster: Cluster, lag: Lag) -> int | None:

@@ -18,6 +18,7 @@ from lapse.lifecycle.outlook.overview import Overview, overview_of
 from lapse.web import app, guard
 from lapse.web.app import FORM_BYTES_MAX, _rest_seconds, _trouble
 from lapse.web.asked import BadQuestion, NotFound
+from lapse.web.pages import groups
 from tests.support.broker.running import create, running_node
 from tests.support.broker.secured import SECURED
 from tests.support.web.pages import FORM, ask, basic, node_with_pages
@@ -176,6 +177,20 @@ async def test_a_broker_that_hangs_is_named_and_the_others_are_shown(tmp_path: P
         assert page.status == 200, page.text
         assert "Broker 2 says nothing" in page.text
         assert ">topic-here</a>" in page.text
+
+
+@pytest.mark.usefixtures("hung")
+async def test_groups_are_shown_though_a_broker_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups, their offsets and the ends are asked for one behind the other."""
+    assert groups.SECONDS_MAX * 3 < app.PAGE_SECONDS_MAX
+    monkeypatch.setattr(groups, "SECONDS_MAX", 1.0)
+    async with node_with_pages(tmp_path) as node:
+        page = await ask(node, "/ui/groups")
+        assert page.status == 200, page.text
+        assert "Broker 2 says nothing" in page.text
+        assert "Of the brokers that answered: 0 groups." in page.text
 
 
 @pytest.mark.usefixtures("hung")
