@@ -252,9 +252,7 @@ class Node:
         self._running.push_async_callback(transactions.close)
         transactions.start()
         windows, mutations = self._quota_windows()
-        quotas = ClientQuotas(store, topics.asking, self._env.clock, Quotas(windows, mutations))
-        self._running.push_async_callback(quotas.close)
-        await quotas.load()
+        quotas = await self._load_quotas(store, topics, Quotas(windows, mutations))
         access = Access(store, topics.asking, self._config.security)
         await access.load()
         self._reread_where_unsure(topics, quotas, access, replicas)
@@ -299,6 +297,14 @@ class Node:
         topics.when_deleted.append(moves.topic_deleted)
         moves.start(partitions.cut_short)
         return moves
+
+    async def _load_quotas(
+        self, store: MetadataStore, topics: Topics, counting: Quotas
+    ) -> ClientQuotas:
+        quotas = ClientQuotas(store, topics.asking, self._env.clock, counting)
+        self._running.push_async_callback(quotas.close)
+        await quotas.load()
+        return quotas
 
     def _quota_windows(self) -> tuple[Windows, Windows]:
         """Of clients' rates, and of changes of topics."""
