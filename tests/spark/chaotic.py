@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import structs
+
 from lapse.base.errors import LapseError
 from lapse.base.ids import TopicPartition
 from lapse.broker.control.owned_logs import OwnedLogs
@@ -279,7 +281,7 @@ def replayed(house: House, path: Path) -> House:
 
 def without_place(plan: RoundPlan) -> RoundPlan:
     """Without what two directories need not have in common."""
-    segments = tuple(replace(segment, mtime_ns=0) for segment in plan.segments)
+    segments = tuple(structs.replace(segment, mtime_ns=0) for segment in plan.segments)
     return replace(
         plan, dir="", generation=0, io_bytes_per_second=0.0, segments=segments, legacy_horizon_ms=0
     )
