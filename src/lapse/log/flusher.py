@@ -26,11 +26,12 @@ class Flusher:
     def __init__(self, log: LogCore, appender: Appender) -> None:
         self._log, self._appender = log, appender
 
-    def flush(self, *, force: bool = False) -> int:
+    def flush(self, *, force: bool = False, noted: bool = True) -> int:
         """Sync everything written so far; returns the new recovery point.
 
         Does nothing if nothing was appended since, unless `force` is set (side files may still be
-        unsynced then). Raises StorageError and takes the log offline.
+        unsynced then). `noted`: and list it in the manifest. Raises StorageError and takes the log
+        offline.
         """
         log = self._log
         with log.files_lock:
@@ -51,7 +52,8 @@ class Flusher:
             finally:
                 log.is_syncing = False
             self._move_recovery_point(sealed, end)
-            log.keeper.note(sizes, end)
+            if noted:
+                log.keeper.note(sizes, end)
             return log.recovery_point
 
     def flush_sealed(self) -> int:
@@ -140,8 +142,11 @@ class Flusher:
 
     # --- the end ---------------------------------------------------------------------------------
 
-    def finish(self) -> None:
-        """Write and sync what a clean shutdown leaves; under both locks. Raises StorageError."""
+    def finish(self, *, noted: bool = True) -> None:
+        """Write and sync what a clean shutdown leaves; under both locks. Raises StorageError.
+
+        `noted` as in `flush`: `note_closed` lists all, too, and need not do so after another file.
+        """
         log, appender = self._log, self._appender
         end = log.state.log_end_offset
         appender.active.finish()
@@ -149,7 +154,7 @@ class Flusher:
         snapshot = segment_path(log.dir, end, SNAPSHOT)
         if not snapshot.exists():  # Kafka keeps one that is there, expired producers too
             write_snapshot(log.env.fs, log.dir, end, appender.producers)
-        self.flush(force=True)
+        self.flush(force=True, noted=noted)
         log.env.fs.fsync_file(snapshot)
 
     def note_closed(self) -> None:

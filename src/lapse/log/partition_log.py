@@ -437,7 +437,7 @@ class PartitionLog:
             if core.is_closed:
                 return
             if clean and core.takes_changes:
-                self._flusher.finish()
+                self._flusher.finish(noted=False)
             self._appender.active.close()
             if clean and core.takes_changes:
                 self._flusher.note_closed()
