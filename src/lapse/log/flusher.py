@@ -98,16 +98,14 @@ class Flusher:
 
     # --- the manifest ----------------------------------------------------------------------------
 
-    def note_files(self, *, at_close: bool = False) -> None:
+    def note_files(self) -> None:
         """List a round's new segments in the manifest; the caller has synced all renames so far.
 
-        Not durable: an older manifest lists less. `at_close`: the log is closed soon, which lists
-        them; a file less to write for each of many small logs.
+        Not durable: an older manifest lists less.
         """
         with self._log.files_lock:
             self._log.keeper.settle()
-            if not at_close:
-                self.note_synced(sync=False)
+            self.note_synced(sync=False)
 
     def foresee_swap(self, bases: Collection[int]) -> Path:
         """Write the manifest for `replace_segments`, so that a caller can sync many logs at once.

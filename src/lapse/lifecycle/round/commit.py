@@ -367,8 +367,8 @@ def _end(c: _Commit, env: DirectoryEnv) -> None:
     if known is not None and _got_past(c, known):
         bad.clear(env.fs, log_dir)
         c.log.set_bad(None)
-    if c.groups:
-        c.log.note_files(at_close=env.closes_after)
+    if c.groups and not env.closes_after:  # closing lists all, too: a file less for a small log
+        c.log.note_files()
     env.fs.unlink(c.intent)
     with contextlib.suppress(StorageError):  # another attempt may still write there: swept later
         sweep(log_dir, receipt.round_id, env.fs)

@@ -36,6 +36,17 @@ def opened(path: Path, **settings: object) -> PartitionLog:
     return log
 
 
+def booked_round(log: PartitionLog) -> LedgerEntry:
+    """The ledger's entry of a round that left a tombstone with a horizon in 50 ms."""
+    log.cleaner_checkpoint = log.log_end_offset
+    first, generation = log.segments[0], log.generation
+    with_horizon = replace(first.summary, horizon_earliest_ms=NOW + 50, horizon_bytes=10**6)
+    assert log.adopt_summary(with_horizon, "", generation) is None
+    booked = LedgerEntry("r", 0, NOW, NOW + 50, NOW, 1, 1, 1, (), end_offset=100)
+    ledger.append(RealFs(), log.dir, booked)
+    return booked
+
+
 def test_a_log_that_did_not_change_is_not_looked_at_again(tmp_path: Path) -> None:
     """Ten thousand of them cost a scrape a tenth of a second; their delay grows all the same."""
     log, rows = opened(tmp_path / "a"), Rows()
@@ -76,12 +87,7 @@ def test_a_log_that_changed_is_looked_at_again(tmp_path: Path) -> None:
 def test_a_round_in_the_ledger_ends_a_row_with_a_horizon(tmp_path: Path) -> None:
     """Its commit may be later than its horizon says (L3): the log is not due as early."""
     log, rows = opened(tmp_path / "a"), Rows()
-    log.cleaner_checkpoint = log.log_end_offset
-    first, generation = log.segments[0], log.generation
-    with_horizon = replace(first.summary, horizon_earliest_ms=NOW + 50, horizon_bytes=10**6)
-    assert log.adopt_summary(with_horizon, "", generation) is None
-    booked = LedgerEntry("r", 0, NOW, NOW + 50, NOW, 1, 1, 1, (), end_offset=100)
-    ledger.append(RealFs(), log.dir, booked)
+    booked = booked_round(log)
     at = NOW + 50
     row = rows.of(log, at)
     assert row is not None
@@ -99,12 +105,7 @@ def test_a_round_in_the_ledger_ends_a_row_with_a_horizon(tmp_path: Path) -> None
 def test_a_log_whose_ledger_cannot_be_read_has_a_row_that_says_so(tmp_path: Path) -> None:
     """Its tombstones' deadline rests on the ledger: what was known of it before is kept."""
     log, rows = opened(tmp_path / "a"), Rows()
-    log.cleaner_checkpoint = log.log_end_offset
-    first, generation = log.segments[0], log.generation
-    with_horizon = replace(first.summary, horizon_earliest_ms=NOW + 50, horizon_bytes=10**6)
-    assert log.adopt_summary(with_horizon, "", generation) is None
-    booked = LedgerEntry("r", 0, NOW, NOW + 50, NOW, 1, 1, 1, (), end_offset=100)
-    ledger.append(RealFs(), log.dir, booked)
+    booked_round(log)
     before = rows.of(log, NOW + 50)
     assert before is not None
     assert TOMBSTONE in {deadline.what for deadline in before.deadlines}

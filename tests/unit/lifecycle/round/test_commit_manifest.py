@@ -10,7 +10,7 @@ from lapse.base.errors import MissingData
 from lapse.base.fs import RealFs
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.commit import DirectoryEnv, commit_all
-from lapse.log.manifest import read_manifest
+from lapse.log.manifest import MANIFEST, read_manifest
 from lapse.log.segment import LOG, offsets_in, segment_path
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.rounds import NOW, compacted
@@ -41,3 +41,22 @@ def test_a_committed_segment_that_goes_is_missed(tmp_path: Path, closes_after: b
     partition = o.log.partition
     with pytest.raises(MissingData, match=f"{new.name} is gone"):
         DirectoryOwner(tmp_path, {partition: compacted()}, RealFs(), ManualClock(NOW))
+
+
+def test_a_close_writes_the_manifest_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand small logs are closed after a run, each with two syncs more otherwise."""
+    written: list[str] = []
+    write_file = RealFs.write_file
+
+    def noted(fs: RealFs, path: Path, data: bytes) -> None:
+        written.append(path.name)
+        write_file(fs, path, data)
+
+    with owned(tmp_path, "a") as o:
+        [result] = o.owner.commit([o.receipt])
+        assert result.error is None
+        monkeypatch.setattr(RealFs, "write_file", noted)
+    assert written.count(f"{MANIFEST}.tmp") == 1
+    manifest = read_manifest(o.log.dir)
+    assert manifest is not None
+    assert manifest.sizes.keys() >= {group.base_offset for group in o.receipt.groups}
