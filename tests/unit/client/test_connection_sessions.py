@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -54,6 +56,12 @@ class Reauthenticating:
         ann = sasl_login(None, "PLAIN", User("ann", Secret("pw")))
         return await BrokerConnection.open("127.0.0.1", self.peer.port, ann, self._clock)
 
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[BrokerConnection]:
+        """It runs, and a connection to it is open."""
+        async with running_peers(self.peer), await self.connection() as one:
+            yield one
+
     def _now_ms(self) -> int:
         return monotonic_ms(self._clock)
 
@@ -86,10 +94,7 @@ async def test_a_connection_logs_in_again_before_its_session_ends(passed_ms: int
     """
     clock = ManualClock()
     broker = Reauthenticating(clock)
-    async with (
-        running_peers(broker.peer),
-        await broker.connection() as one,
-    ):
+    async with broker.opened() as one:
         clock.advance(8_000)
         await one.request(ASK, MetadataResponse)
         assert broker.logins == 1
@@ -112,10 +117,7 @@ async def test_a_connection_logs_in_again_before_its_session_ends(passed_ms: int
 async def test_who_gives_up_while_it_logs_in_again_ends_no_login() -> None:
     clock = ManualClock()
     broker = Reauthenticating(clock)
-    async with (
-        running_peers(broker.peer),
-        await broker.connection() as one,
-    ):
+    async with broker.opened() as one:
         clock.advance(9_500)
         with pytest.raises(ConnectionLost):  # it waits for nothing at all
             await one.request(ASK, MetadataResponse, timeout_seconds=0)
@@ -127,10 +129,7 @@ async def test_a_login_that_is_not_renewed_ends_the_connection() -> None:
     """A new connection says what is wrong, where its holder expects to hear of it."""
     clock = ManualClock()
     broker = Reauthenticating(clock)
-    async with (
-        running_peers(broker.peer),
-        await broker.connection() as one,
-    ):
+    async with broker.opened() as one:
         broker.password = "another"
         clock.advance(9_500)
         both = [one.request(ASK, MetadataResponse) for _ in range(2)]
