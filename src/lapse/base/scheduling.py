@@ -101,6 +101,8 @@ class Breaks:
 
     def take(self) -> None:
         """A break if one is due; to be called between small pieces of the work."""
+        if self._clock.monotonic() - self._last[0] < BREAK_AFTER_SECONDS:
+            return  # it cannot have used more; CPU times cost a system call each
         wall, own, loop = (
             now - before for now, before in zip(self._look(), self._last, strict=True)
         )

@@ -99,6 +99,24 @@ def test_small_pieces_share_a_break_and_none_is_long() -> None:
     assert worked.break_after(10.0) == pytest.approx(BREAK_SECONDS_MAX)
 
 
+def test_pieces_too_small_for_a_break_do_not_ask_for_cpu_times() -> None:
+    clock, reads = FineClock(), []
+
+    def cpu_seconds() -> float:
+        reads.append(clock.monotonic())
+        return clock.monotonic()
+
+    breaks = Breaks(clock, cpu_seconds, cpu_seconds)
+    reads.clear()
+    for _ in range(3):
+        clock.sleep(BREAK_AFTER_SECONDS * 0.3)
+        breaks.take()
+    assert not reads
+    clock.sleep(BREAK_AFTER_SECONDS * 0.3)
+    breaks.take()
+    assert reads
+
+
 def test_a_busy_thread_is_known_by_its_own_clock() -> None:
     read = cpu_seconds_of(threading.get_ident())
     before_s = read()
