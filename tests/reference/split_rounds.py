@@ -14,7 +14,7 @@ from lapse.lifecycle.round.engine import run_plan
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.progress import PROGRESS_FILE
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
-from lapse.lifecycle.round.split.drive import run_split
+from lapse.lifecycle.round.split.drive import FilesHere, run_split
 from lapse.lifecycle.round.split.requests import Answer
 from lapse.lifecycle.round.split.rounds import Job
 from lapse.lifecycle.round.split.stages import (
@@ -141,7 +141,7 @@ def compare(plan: RoundPlan, split: Split, seed: int, merge_tasks: int = 3) -> R
     assert small.error is None, small.error
     plan = replace(plan, split=split)
     chaos = Chaos(seed)
-    found = run_split(plan, "split", RealFs(), ManualClock(), chaos.run_job, merge_tasks)
+    found = run_split(plan, "split", FilesHere(RealFs()), ManualClock(), chaos.run_job, merge_tasks)
     assert found.error is None, found.error
     assert found == replace(small, **{name: getattr(found, name) for name in UNLIKE})
     assert files_of(plan, found) == files_of(plan, small)

@@ -43,6 +43,12 @@ def walk(spark: SparkSession, root: Path, broker: str) -> dict[str, Rows]:
     note("clean", cleaned)
     note("clean, looked at again", cleaned)
     note("clean again", actions.clean(spark, logs, config=SETTINGS))
+    told = set[str]()
+    note("clean giants", actions.clean(
+        spark, root / "giants", config=SETTINGS, memory="4k",
+        on_progress=lambda what, *_: told.add(what),
+    ))  # fmt: skip
+    found["clean giants, its jobs"] = [{"what": what} for what in told]
     note("verify", actions.verify(spark, root / "before", [logs], config=SETTINGS))
     table = {"topic": "users", "to": root / "table", "from_": logs, "config": SETTINGS}
     note("would export", actions.export(spark, **table, dry_run=True))

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,13 +18,15 @@ from confluent_kafka import Consumer, TopicPartition
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
+from lapse.cli.main import main
 from lapse.client.admin import Admin
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.groups import group_ids
 from lapse.client.producer import Producer
 from lapse.lifecycle.erase.sign import load_or_make_key
 from lapse.spark import actions
-from lapse.spark.session.jobs import Jobs
+from lapse.spark.actions.clean import clean_logs
+from lapse.spark.session.jobs import Jobs, Work
 from lapse.spark.session.session import OpenSession
 from lapse.testing.broker_process import BrokerProcess
 from tests.spark.notebook import GROUP, TOPIC, Rows, progress_of, walk
@@ -59,10 +61,16 @@ def commit(bootstrap: str) -> None:
 
 @pytest.fixture
 def places(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """`logs` and the same as it is `before`, a signing key, and a broker's directory: `broker`."""
+    """`logs` and the same as it is `before`, a signing key, and a broker's directory: `broker`.
+
+    And `giants`, as they are said to be where there is no memory, with others `in one piece`.
+    """
     with owning(tmp_path / "logs", {"users": overwritten(), "idle": overwritten(times=1)}):
         pass
     shutil.copytree(tmp_path / "logs", tmp_path / "before")
+    with owning(tmp_path / "giants", {"a": overwritten(60, 5), "b": overwritten(90, 2)}):
+        pass
+    shutil.copytree(tmp_path / "giants", tmp_path / "in one piece")
     load_or_make_key(RealFs(), tmp_path / "key.pem")
     with BrokerProcess(tmp_path / "broker", {"lapse.roll.time": "record"}) as broker:
         asyncio.run(fill(broker.bootstrap))
@@ -127,6 +135,40 @@ def look_at_progress(told: list[tuple[str, int, int]]) -> None:
     assert len(set(done)) > 2, "in between, too"
 
 
+class Merging(Jobs):
+    """Jobs that come to nothing where a split log's ranges are merged."""
+
+    def all(
+        self, what: str, work: Work, requests: Sequence[bytes], *, alone: bool = False
+    ) -> list[bytes]:
+        if ": merging" in what:
+            raise actions.ActionFailed(f"{what}: the machine is gone")
+        return super().all(what, work, requests, alone=alone)
+
+
+def test_a_split_log_that_fails_costs_no_other_one(session: OpenSession, tmp_path: Path) -> None:
+    data = tmp_path / "logs"
+    with owning(data, {"giant": overwritten(2000, 3), "small": overwritten(5, 2)}):
+        pass
+    before = segments_of(data)
+    words = ("clean", "-ccleanup.policy=compact", "-cmin.compaction.lag.ms=0", "--memory=1m")
+    lines = {
+        line.partition: line for line in clean_logs(Merging(session.spark), (*words, str(data)))
+    }
+    assert lines["small-0"].outcome == "cleaned"
+    assert lines["giant-0"].finding
+    assert "merging" in lines["giant-0"].outcome
+    assert lines["giant-0"].outcome.endswith("the machine is gone")
+    after = segments_of(data)
+    changed = {path.parent.name for path in before if after.get(path) != before[path]}
+    assert changed == {"small-0"}
+    [left] = actions.clean(
+        session.spark, data, config={"cleanup.policy": "compact"}, memory="1m",
+        partitions=["giant-0"],
+    ).collect()  # fmt: skip
+    assert left.outcome == "cleaned"
+
+
 def test_a_job_that_fails_says_why_in_a_line(session: OpenSession) -> None:
     def fail(_: bytes) -> bytes:
         raise ModuleNotFoundError("No module named 'lapse'")
@@ -154,6 +196,12 @@ def look_at(found: dict[str, Rows], root: Path) -> None:
     assert [first == 0 for first in each("clean", "first_dirty_before")] == [True] * 2
     assert each("clean again", "first_dirty_before") == each("clean", "first_dirty_after")
     assert each("clean again", "due") == [[], []]
+    assert each("clean giants", "partition", "outcome") == [("a-0", "cleaned"), ("b-0", "cleaned")]
+    jobs = "; ".join(each("clean giants, its jobs", "what"))
+    assert all(f"cleaning {name}, split: rewriting" in jobs for name in ("a-0", "b-0")), jobs
+    here = ["clean", str(root / "in one piece"), "-ccleanup.policy=compact", "--engine=inline"]
+    assert main([*here, "-cmin.compaction.lag.ms=0"]) == 0
+    assert segments_of(root / "giants") == segments_of(root / "in one piece")
     assert each("verify", "type", "partition", "fine") == [("log", name, True) for name in logs]
     assert found["verify"][1]["removed"]["superseded"] > 0
     look_at_export(found, root)
@@ -165,6 +213,12 @@ def look_at(found: dict[str, Rows], root: Path) -> None:
     assert each("prove_erased, there", "state") == ["remains"]
     assert found["prove_erased, there"][0]["report"] == (root / "report.json").read_text()
     look_at_broker(found, root)
+
+
+def segments_of(data: Path) -> dict[Path, bytes]:
+    """Of each log; the folders of its rounds are gone."""
+    assert not [path for path in data.glob("*/.lapse/*") if path.name.startswith("clean-")]
+    return {path.relative_to(data): path.read_bytes() for path in data.glob("*/*.log")}
 
 
 def look_at_export(found: dict[str, Rows], root: Path) -> None:

@@ -21,6 +21,7 @@ from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.progress import Progress, work_bytes
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
 from lapse.lifecycle.round.run import Run, receipts_of
+from lapse.lifecycle.round.split.drive import FilesHere
 from lapse.spark.rounds.engine import Job, SparkEngine
 from lapse.spark.rounds.split import Cluster, OnBytes, run_split_plan
 from lapse.spark.rounds.split_task import answers_to, run_split_bins
@@ -138,7 +139,7 @@ def run_twice(
         both = zip(answers[:half], answers[half:], strict=True)
         return [chance.choice(two) for two in both], error
 
-    cluster = Cluster(RealFs(), SystemClock(), engine.task_slots, run_tasks)
+    cluster = Cluster(FilesHere(RealFs()), SystemClock(), engine.task_slots, run_tasks)
     return run_split_plan(plan, cluster, on_bytes)
 
 
@@ -220,7 +221,7 @@ def test_a_task_that_dies_for_good_ends_its_round_and_no_other(
         return engine._run_job(Job(description, die, bins), Run(lambda _: iter(())), on_wait)
 
     [plan, other, *_] = split_plans_of(owner, "dead")
-    cluster = Cluster(RealFs(), SystemClock(), engine.task_slots, run_tasks)
+    cluster = Cluster(FilesHere(RealFs()), SystemClock(), engine.task_slots, run_tasks)
     receipt = run_split_plan(plan, cluster, lambda _: None)
     assert receipt.error is not None
     assert receipt.error.startswith(f"{plan.name}: the Spark job failed: ")

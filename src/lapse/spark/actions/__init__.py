@@ -94,9 +94,9 @@ def clean(
 ) -> DataFrame:  # fmt: skip
     """Rounds over the logs of a directory that are due; a row a log, due or not.
 
-    All task slots that the session has share `memory`. No log is split over several tasks: one with
-    more keys than a task's share of the memory holds is cleaned up to there, and the next call goes
-    on. Where a broker has the directory, one task makes the rounds, and the broker commits them.
+    All task slots that the session has share `memory`; a log that needs more than a task has of it
+    is split over many. Where a broker has the directory, one task makes the rounds, and the broker
+    commits them.
     """
     options = {
         "partition": partitions, "-c": config or {}, "to": path_in(spark, "to", to), "now": now,

@@ -1,5 +1,7 @@
 """`clean` over a session: one task plans, many make the rounds, one commits.
 
+A log that needs more memory than a task has is split over many (`split`).
+
 No task lasts as long as all of it, so the directory is handed over from the first to the last
 (`lifecycle.owner.handover`); a log that somebody has changed in between is left as it is. Where a
 broker has the directory, its rounds are made in the first task, and committed by the broker.
@@ -10,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -39,6 +40,7 @@ from lapse.log.export import copy_logs, require_free
 from lapse.log.incomplete import CLEAN
 from lapse.metadata.policies import Policies, find_policies
 from lapse.spark.actions.commands import answer_of
+from lapse.spark.actions.split import run_split_there
 from lapse.spark.actions.task import answered, parsed
 from lapse.spark.rounds.bins import pack
 from lapse.spark.rounds.task import encode_bin, run_one
@@ -90,20 +92,28 @@ def clean_logs(jobs: Jobs, words: tuple[str, ...]) -> list[Cleaned]:
     begun: Begun = answer_of(jobs.one("planning", begin, msgspec.json.encode(wish)), Begun)
     if not begun.plans:
         return list(begun.lines)
-    encoded = [encode_bin(some.plans) for some in pack(begun.plans, wish.slots)]
     try:
-        answers = jobs.all(f"cleaning {len(begun.plans)} logs", make, encoded)
+        receipts = _made(jobs, begun.plans, wish.slots)
     except ActionFailed:
         nothing = Made(wish, msgspec.structs.replace(begun, handed=Handed({})), ())
         with contextlib.suppress(ActionFailed):  # opening sweeps what is left, now or next time
             jobs.one("giving up", finish, msgspec.json.encode(nothing))
         raise
-    receipts = [r for one in answers for r in from_json(one, tuple[Receipt, ...])]
     made = Made(wish, begun, tuple(receipts))
     lines: list[Cleaned] = answer_of(
         jobs.one("committing", finish, msgspec.json.encode(made)), list[Cleaned]
     )
     return [*begun.lines, *lines]
+
+
+def _made(jobs: Jobs, plans: Sequence[RoundPlan], slots: int) -> list[Receipt]:
+    """Of all small plans in one job, and then of one split plan after the other."""
+    small = [plan for plan in plans if plan.split is None]
+    encoded = [encode_bin(some.plans) for some in pack(small, slots)]
+    answers = jobs.all(f"cleaning {len(small)} logs", make, encoded) if small else []
+    receipts = [r for one in answers for r in from_json(one, tuple[Receipt, ...])]
+    giants = [plan for plan in plans if plan.split is not None]
+    return receipts + [run_split_there(jobs, plan, slots) for plan in giants]
 
 
 # --- the first task -------------------------------------------------------------------------------
@@ -159,8 +169,7 @@ def _planned(owned: Owned, names: Sequence[str], job: Job, slots: int) -> Begun:
     memory = job.memory
     if job.wish.rules is not Rules.KAFKA_43:
         memory = MapMemory(task_memory(job.memory.bytes, slots, None))
-    plans = command.plans_of(due, memory, slots, job)
-    return Begun(tuple(lines), tuple(replace(plan, split=None) for plan in plans))
+    return Begun(tuple(lines), tuple(command.plans_of(due, memory, slots, job)))
 
 
 def _with_broker(directory: Path, names: Sequence[str], job: Job) -> Iterator[Cleaned]:

@@ -40,6 +40,7 @@ from lapse.lifecycle.round.progress import (
 )
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.run import Run, Steps
+from lapse.lifecycle.round.split.drive import FilesHere
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, failed_summary
 from lapse.spark.rounds.bins import pack, pack_requests
 from lapse.spark.rounds.split import Cluster, run_split_plan
@@ -220,7 +221,8 @@ class SparkEngine:
         ) -> tuple[list[bytes], str]:
             return self._run_job(Job(description, run_split_bins, bins, pool), run, on_wait)
 
-        cluster = Cluster(self._fs, self._clock, self.task_slots, run_tasks)
+        files = FilesHere(self._fs)
+        cluster = Cluster(files, self._clock, self.task_slots, run_tasks)
         driving = self._driver.submit(run_split_plan, plan, cluster, tell)
         try:
             while not wait([driving], POLL_SECONDS).done:

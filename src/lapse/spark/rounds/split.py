@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from lapse.base.clock import Clock
-from lapse.base.fs import Fs
 from lapse.base.sizes import size_text
 from lapse.lifecycle.round.engine import failed
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.progress import work_bytes
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
-from lapse.lifecycle.round.split.drive import run_split
+from lapse.lifecycle.round.split.drive import SplitFiles, run_split
 from lapse.lifecycle.round.split.requests import Answer, MergeRequest, Stage
 from lapse.lifecycle.round.split.rounds import Job
 from lapse.lifecycle.round.split.stages import decode_answer
@@ -60,14 +59,17 @@ class Cluster:
     """What a split round runs on.
 
     Attributes:
+        files: beside what tasks do to them.
         task_slots: tasks that run at once.
         run_tasks: runs one job of `rounds.split_task.run_split_bins`.
+        is_here: the folders of attempts can be looked at from this process.
     """
 
-    fs: Fs
+    files: SplitFiles
     clock: Clock
     task_slots: int
     run_tasks: RunTasks
+    is_here: bool = True
 
 
 def run_split_plan(plan: RoundPlan, cluster: Cluster, on_bytes: OnBytes) -> Receipt:
@@ -77,7 +79,7 @@ def run_split_plan(plan: RoundPlan, cluster: Cluster, on_bytes: OnBytes) -> Rece
     shared = replace(plan, io_bytes_per_second=plan.io_bytes_per_second / cluster.task_slots)
     merge_tasks = cluster.task_slots * BINS_PER_SLOT
     try:
-        return run_split(shared, attempt_id, cluster.fs, cluster.clock, jobs.run, merge_tasks)
+        return run_split(shared, attempt_id, cluster.files, cluster.clock, jobs.run, merge_tasks)
     except Exception as e:  # one log's bug must not fail the others
         logger.exception("round %s over %s", plan.round_id, plan.name)
         return failed(plan, attempt_id, f"{plan.name}: {type(e).__name__}: {e}")
@@ -95,12 +97,14 @@ class _Jobs:
         prefix = f"{next(self._numbers)}-{job.stage.value}"
         folder = attempt_dir(Path(self._plan.dir), self._plan.round_id, "")
         watch = StageWatch(folder, prefix, self._cluster.clock)
+        is_here = self._cluster.is_here
         collected, error = self._cluster.run_tasks(
             describe_stage(self._plan, job), bins_of(job, prefix, self._cluster.task_slots),
-            lambda: self._tell(watch.look()),
+            lambda: self._tell(watch.look() if is_here else 0),
         )  # fmt: skip
         if len(collected) != len(job.requests):
-            text = f"{self._plan.name}: {error}{blame(folder, prefix, job)}"
+            died = blame(folder, prefix, job) if is_here else ""
+            text = f"{self._plan.name}: {error}{died}"
             return [Answer(_NOBODY, os.getpid(), 0.0, 0, None, text)] * len(job.requests)
         answers = [decode_answer(job.stage, data) for data in collected]
         self._bytes_done += sum(answer.bytes_read for answer in answers)

@@ -77,7 +77,7 @@ def test_what_is_planned_and_made_is_committed(data: Path) -> None:
     asked = wish(data)
     found = begun(asked)
     assert [plan.name for plan in found.plans] == ["t-0", "u-0"]
-    assert all(plan.split is None for plan in found.plans)
+    assert all(plan.split is None for plan in found.plans), "they are small"
     assert [line.outcome for line in ended(asked, found, made(found))] == ["cleaned", "cleaned"]
     assert newest(data, "t-0") == dict(overwritten())
     assert len(records_in(data / "t-0")) < len(overwritten())

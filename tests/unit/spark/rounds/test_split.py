@@ -16,7 +16,7 @@ from lapse.base.fs import RealFs
 from lapse.base.sizes import size_text
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.progress import PROGRESS_FILE, work_bytes
-from lapse.lifecycle.round.split.drive import run_split_here
+from lapse.lifecycle.round.split.drive import FilesHere, run_split_here
 from lapse.lifecycle.round.split.requests import Stage, folder_of
 from lapse.spark.rounds.split import (
     Cluster,
@@ -43,7 +43,7 @@ def plan(tmp_path: Path) -> RoundPlan:
 
 
 def cluster(run_tasks: RunTasks) -> Cluster:
-    return Cluster(RealFs(), ManualClock(), 2, run_tasks)
+    return Cluster(FilesHere(RealFs()), ManualClock(), 2, run_tasks)
 
 
 def here(_: str, bins: list[bytes], on_wait: OnWait) -> Answers:

@@ -17,7 +17,7 @@ from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory, make_plan
 from lapse.lifecycle.round.receipt import THIS_PROCESS
 from lapse.lifecycle.round.run import receipts_of
-from lapse.lifecycle.round.split.drive import draw_seed, run_split, run_split_here
+from lapse.lifecycle.round.split.drive import FilesHere, draw_seed, run_split, run_split_here
 from lapse.lifecycle.round.split.requests import Answer, folder_of
 from lapse.lifecycle.round.split.rounds import Job
 from lapse.testing.clock import ManualClock
@@ -73,7 +73,7 @@ def test_a_job_that_fails_as_a_whole(tmp_path: Path) -> None:
         RealFs().make_dir(folder_of(plan, "half-done"))
         raise OSError("the cluster is gone")
 
-    receipt = run_split(plan, "a", RealFs(), ManualClock(), lost, 1)
+    receipt = run_split(plan, "a", FilesHere(RealFs()), ManualClock(), lost, 1)
     assert receipt.error == "t-0: the cluster is gone"
     assert not folder_of(plan, "half-done").parent.exists()
 
@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_cleared_away_changes_nothing(tmp_path: Path) ->
         folder_of(plan, "x").parent.write_bytes(b"no folder")
         raise OSError("the cluster is gone")
 
-    receipt = run_split(plan, "a", RealFs(), ManualClock(), lost, 1)
+    receipt = run_split(plan, "a", FilesHere(RealFs()), ManualClock(), lost, 1)
     assert receipt.error == "t-0: the cluster is gone"
 
 
