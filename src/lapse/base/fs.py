@@ -104,7 +104,9 @@ class storage_errors:  # noqa: N801  (a function to its callers; a generator wou
 
     __slots__ = ("_doing", "_kind", "_path")
 
-    def __init__(self, path: Path, doing: str, kind: type[StorageError] = StorageError) -> None:
+    def __init__(
+        self, path: Path | str, doing: str, kind: type[StorageError] = StorageError
+    ) -> None:
         self._path, self._doing, self._kind = path, doing, kind
 
     def __enter__(self) -> None:

@@ -20,7 +20,7 @@ from lapse.log.headers import walk
 from lapse.log.lookup import Heads
 from lapse.log.manifest import NOT_CLOSED, Manifest
 from lapse.log.offset_index import OffsetIndex
-from lapse.log.segment import LOG, offsets_in, segment_path
+from lapse.log.segment import LOG, file_name, offsets_in
 from lapse.log.swap import SWAP
 
 _SAMPLES = 16  # entries of an index that are followed
@@ -61,25 +61,25 @@ def holes_in(partition_dir: Path, manifest: Manifest, log_start_offset: int) -> 
         size = manifest.sizes.get(base)
         if size is None or base in swapped:
             continue
-        path = segment_path(partition_dir, base, LOG)
+        name = file_name(base, LOG)
         if base not in there:
-            found.append(Hole(base, until, f"{path.name} is gone"))
+            found.append(Hole(base, until, f"{name} is gone"))
             continue
-        has, end = _reaches(path, base, size)
+        has, end = _reaches(f"{partition_dir}/{name}", base, size)
         if has < size:
-            short = f"{path.name} has {has} bytes, and had {size} at the last sync"
+            short = f"{name} has {has} bytes, and had {size} at the last sync"
             found.append(Hole(min(end, until - 1), until, short))
     return [hole for hole in found if hole.end_offset > log_start_offset]
 
 
-def _reaches(path: Path, base_offset: int, wanted: int) -> tuple[int, int]:
+def _reaches(path: str, base_offset: int, wanted: int) -> tuple[int, int]:
     """The size of a log file and, if it is less than `wanted`, one past its last offset."""
     end = base_offset
-    with storage_errors(path, "reading"), path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
+    with storage_errors(path, "reading"):
+        size = os.stat(path).st_size
         if size < wanted:
-            with contextlib.suppress(CorruptData):
-                for rows in walk(file.fileno(), 0, size, str(path)):
+            with open(path, "rb") as file, contextlib.suppress(CorruptData):
+                for rows in walk(file.fileno(), 0, size, path):
                     end = int(rows["last_offset"][-1]) + 1
     return size, end
 

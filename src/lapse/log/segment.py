@@ -41,19 +41,25 @@ SNAPSHOT = ".snapshot"
 SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)  # of a segment; a snapshot is of an offset
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 OFFSET_MAX = (1 << 63) - 1
+_DIGITS = 20
 
 _opening = threading.Lock()
 
 
+def file_name(base_offset: int, suffix: str) -> str:
+    """Kafka's: the offset in twenty digits, and what the file is."""
+    return f"{base_offset:0{_DIGITS}d}{suffix}"
+
+
 def segment_path(partition_dir: Path, base_offset: int, suffix: str) -> Path:
-    """Kafka's name: the offset in twenty digits, and what the file is."""
-    return partition_dir / f"{base_offset:020d}{suffix}"
+    """Where a segment's file of one kind is."""
+    return partition_dir / file_name(base_offset, suffix)
 
 
 def base_offset_of(name: str) -> int | None:
     """The offset a file name begins with; None for files that are not an offset's."""
     digits = name.partition(".")[0]
-    if len(digits) != 20 or not (digits.isascii() and digits.isdigit()):
+    if len(digits) != _DIGITS or not (digits.isascii() and digits.isdigit()):
         return None
     offset = int(digits)
     return offset if offset <= OFFSET_MAX else None
@@ -61,8 +67,10 @@ def base_offset_of(name: str) -> int | None:
 
 def offsets_in(names: Iterable[str], suffix: str) -> list[int]:
     """Offsets whose file of this kind is among the names, ascending."""
-    found = (base_offset_of(name) for name in names if name.endswith(suffix))
-    return sorted(offset for offset in found if offset is not None)
+    cut = -len(suffix)
+    digits = [name[:cut] for name in names if name.endswith(suffix)]
+    found = [int(one) for one in digits if len(one) == _DIGITS and one.isascii() and one.isdigit()]
+    return sorted([offset for offset in found if offset <= OFFSET_MAX])
 
 
 def mtime_ms_of(path: Path) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from lapse.base.times import FOREVER_MS
 from lapse.kernels.layout import LENGTH, LOG_OVERHEAD
 from lapse.log.append_times import read_append_times, resumed
 from lapse.log.headers import read_at
-from lapse.log.segment import INDEX, LOG, OFFSET_MAX, TIME_INDEX, base_offset_of, segment_path
+from lapse.log.segment import INDEX, LOG, OFFSET_MAX, TIME_INDEX, offsets_in, segment_path
 from lapse.log.summary import read_summary, summary_path
 from lapse.log.swap import SWAP
 from lapse.records.append_times import NOTHING, AppendTimes
@@ -52,11 +53,13 @@ class OpenedSegment:
 
     Attributes:
         next_base: where the next segment begins; None for the last one.
+        bases_before: base offsets of the segments before it, ascending.
     """
 
     path: Path
     base_offset: int
     next_base: int | None
+    bases_before: Sequence[int]
     _fd: int
 
     def fileno(self) -> int:
@@ -104,8 +107,9 @@ def list_segments(partition_dir: Path, clock: Clock) -> list[int]:
     Raises StorageError where a swap does not come to its end.
     """
     for _ in range(TRIES_MAX):
-        bases = _list_once(partition_dir)
-        if bases is not None and bases == _list_once(partition_dir):
+        names, again = _names_in(partition_dir), _names_in(partition_dir)
+        bases = _bases_of(names)
+        if bases is not None and (names == again or bases == _bases_of(again)):
             if not bases:
                 raise DataLost(f"{partition_dir}: there is no segment in it")
             return bases
@@ -132,7 +136,8 @@ def open_segment(partition_dir: Path, offset: int, clock: Clock) -> OpenedSegmen
         except OSError as e:
             raise StorageError(f"opening {path}: {e.strerror or e}") from e
         if _is_still(path, fd) and list_segments(partition_dir, clock)[: len(bases)] == bases:
-            return OpenedSegment(path, bases[n], bases[n + 1] if n + 1 < len(bases) else None, fd)
+            next_base = bases[n + 1] if n + 1 < len(bases) else None
+            return OpenedSegment(path, bases[n], next_base, bases[:n], fd)
         os.close(fd)
     raise StorageError(f"{partition_dir}: its segments keep changing")
 
@@ -157,18 +162,21 @@ def _begins_batch(fd: int, position: int, offset_least: int, offset_most: int) -
     return covered == size and offset_least <= int(rows["base_offset"][0]) <= offset_most
 
 
-def _list_once(partition_dir: Path) -> list[int] | None:
-    """None while segments are being swapped."""
+def _names_in(partition_dir: Path) -> list[str]:
     try:
-        names = os.listdir(partition_dir)
+        return os.listdir(partition_dir)
     except FileNotFoundError:
         raise DataLost(f"{partition_dir}: there is no such log") from None
     except OSError as e:
         raise StorageError(f"listing {partition_dir}: {e.strerror or e}") from e
-    if any(name.endswith(LOG + SWAP) for name in names):
+
+
+def _bases_of(names: list[str]) -> list[int] | None:
+    """None while segments are being swapped."""
+    swapped = LOG + SWAP
+    if any(name.endswith(swapped) for name in names):
         return None
-    bases = (base_offset_of(name) for name in names if name.endswith(LOG))
-    return sorted(base for base in bases if base is not None)
+    return offsets_in(names, LOG)
 
 
 def _is_still(path: Path, fd: int) -> bool:

@@ -33,7 +33,7 @@ from lapse.log.headers import read_at, walk
 from lapse.log.missing import Remembered
 from lapse.log.reader import aborted_transactions
 from lapse.log.replay import LogPart, producers_at_end
-from lapse.log.segment import LOG, base_offset_of, segment_path
+from lapse.log.segment import LOG, base_offset_of, file_name
 from lapse.log.start import read_start
 from lapse.log.txn_index import AbortedTxn
 from lapse.records.batch import records_of
@@ -42,7 +42,6 @@ from lapse.spark.scan.bounds import EARLIEST, LATEST, Bounds, require_order_foun
 from lapse.spark.scan.files import (
     DataLost,
     OpenedSegment,
-    list_segments,
     offset_index,
     open_segment,
     position_near,
@@ -372,8 +371,7 @@ def _look(directory: Path, partition: TopicPartition, log_start: int, clock: Clo
 def look(directory: Path, partition: TopicPartition, log_start: int, clock: Clock) -> Log:
     """A log as it is now; a torn end of the last segment is where it ends."""
     with contextlib.closing(open_segment(directory, OFFSET_MAX, clock)) as last:
-        bases = [b for b in list_segments(directory, clock) if b < last.base_offset]
-        bases.append(last.base_offset)
+        bases = [*last.bases_before, last.base_offset]
         end = _end_of(last)
     parts = [
         LogPart(base, next_base, _size(directory, base)) for base, next_base in pairwise(bases)
@@ -392,8 +390,8 @@ def _end_of(last: OpenedSegment) -> LogPart:
 
 
 def _size(directory: Path, base_offset: int) -> int:
-    try:
-        return segment_path(directory, base_offset, LOG).stat().st_size
+    try:  # of each segment at each look: pathlib would take four times as long
+        return os.stat(f"{directory}/{file_name(base_offset, LOG)}").st_size
     except FileNotFoundError:
         return 0  # merged into a neighbour or deleted since it was listed; only an estimate anyway
 
