@@ -207,12 +207,12 @@ class _Round:
     ) -> tuple[RewriteRequest, ...]:  # fmt: skip
         """One a group, and one for each other segment whose markers may change."""
         plan, openings = self.plan, Openings()
-        groups = {
-            group[0]: group for group in groups_of(plan, plan.segments, [j.touched for j in judged])
-        }
+        within = [one for one in plan.segments if one.base_offset <= self.latest]
+        touched = [one.touched for one in judged[: len(within)]]
+        groups = {group[0]: group for group in groups_of(plan, within, touched)}
         requests = []
         at = 0
-        while at < len(judged):
+        while at < len(within):
             group = groups.get(at)
             members = group or (at,)
             edges = [scanned[n].edges for n in members]

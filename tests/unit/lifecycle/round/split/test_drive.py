@@ -13,6 +13,7 @@ from lapse.base.fs import RealFs
 from lapse.lifecycle.decide.select import LogInfo, RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner.directory import DirectoryOwner
+from lapse.lifecycle.round.engine import run_plan
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory, make_plan
 from lapse.lifecycle.round.receipt import THIS_PROCESS
@@ -40,6 +41,17 @@ def test_only_the_new_segments_are_left(tmp_path: Path) -> None:
     others = {p.name for p in folder.parent.iterdir()} - {receipt.attempt_id}
     assert not any("scan" in name or "merge" in name for name in others)
     assert receipt.seconds.map == receipt.seconds.rewrite == 0
+
+
+def test_a_segment_that_begins_where_the_round_ends_is_in_no_group(tmp_path: Path) -> None:
+    """As in the small plan."""
+    segments = [*TWO, (3, data(3, (b"b", b"2"))), (4, b"")]
+    plan = planned(tmp_path, segments, 4, segment_bytes=1 << 20)
+    whole = replace(plan, split=None, round_id="small")
+    small = run_plan(whole, "small", RealFs(), ManualClock())
+    split = run_split_here(plan, RealFs(), ManualClock())
+    assert split.groups == small.groups
+    assert [group.old_bases for group in split.groups] == [(0, 2, 3)]
 
 
 def test_a_bad_place_is_told_and_no_more_is_done(tmp_path: Path) -> None:
