@@ -92,6 +92,20 @@ class SameIds:
 
 
 @dataclass
+class SameTopicIds:
+    """In the place of `uuid`: what two brokers make one after the other gets the same id.
+
+    Not that of requests, which stay what they are; but a garbled one may be read from its id on.
+    """
+
+    made: int = 0
+
+    def uuid4(self) -> uuid.UUID:
+        self.made += 1
+        return uuid.uuid5(uuid.NAMESPACE_OID, str((self.made - 1) // 2))
+
+
+@dataclass
 class Fetches:
     """A fetch session (KIP-227) as its client knows it."""
 
@@ -420,6 +434,7 @@ async def test_a_broker_with_the_fast_path_is_the_same(
     disk_path: Path, seed: int, scaled: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lapse.broker.node.secrets", SameIds())
+    monkeypatch.setattr("lapse.broker.logs.topics.uuid", SameTopicIds())
     rng = random.Random(seed)
     clocks = ManualClock(), ManualClock()
     fast = {
