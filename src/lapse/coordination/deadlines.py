@@ -36,6 +36,12 @@ class Deadlines(Generic[K]):
         """Forget `key`, if it has a deadline."""
         self._at_ms.pop(key, None)
 
+    def move_all(self, by_ms: int) -> None:
+        """Move all on, or back: the clock that they go by was set."""
+        self._at_ms = {key: at_ms + by_ms for key, at_ms in self._at_ms.items()}
+        if self._next_ms is not None:
+            self._next_ms += by_ms
+
     def clear_all(self) -> None:
         """Forget all."""
         self._at_ms.clear()

@@ -58,3 +58,12 @@ def test_moving_one_on_leaves_the_question_early_and_never_late() -> None:
     assert (list(table.take_due(30)), table.next_ms) == ([], 40)
     table.clear_all()
     assert table.next_ms is None
+
+
+def test_all_move_with_their_clock() -> None:
+    table: Deadlines[str] = Deadlines()
+    table.move_all(5)
+    table.set("a", 10)
+    table.set("b", 20)
+    table.move_all(-7)
+    assert (table.next_ms, list(table.take_due(3)), table.next_ms) == (3, ["a"], 13)

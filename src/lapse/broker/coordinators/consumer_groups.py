@@ -58,6 +58,7 @@ class Surroundings:
             name. Raises KafkaError where that group may not be converted.
         retire: removes that classic group; no `await` may come between `predecessor` and this.
         succeed: puts a classic group in the place of a group of KIP-848.
+        now_ms: the time that sessions go by.
     """
 
     append: Append
@@ -66,6 +67,7 @@ class Surroundings:
     retire: Callable[[str], Retired]
     succeed: Callable[[ClassicGroup], None]
     new_id: Callable[[], str]
+    now_ms: Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +89,11 @@ class ConsumerShard:
     """The shard's KIP-848 groups by id; a group that is being created is not in it yet."""
 
     def __init__(self, parts: Parts, settings: ConsumerGroupSettings, around: Surroundings) -> None:
-        self._clock, self._disk = parts.clock, parts.disk
+        self._now_ms, self._disk = around.now_ms, parts.disk
         self._settings, self._around = settings, around
         self.groups: dict[str, ConsumerGroup] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._timers = Timers(parts.clock)
+        self._timers = Timers(parts.partitions.noting_ms)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
@@ -102,7 +104,7 @@ class ConsumerShard:
             self._set_timer(group)
 
     def _group(self, state: ConsumerState) -> ConsumerGroup:
-        return ConsumerGroup(state, self._settings, self._around.new_id, self._clock.now_ms())
+        return ConsumerGroup(state, self._settings, self._around.new_id, self._now_ms())
 
     def holds(self, group_id: str) -> bool:
         """Whether the group exists, or a step under way may create it."""
@@ -125,7 +127,7 @@ class ConsumerShard:
         cluster = self._around.cluster()
         due: frozenset[str] = frozenset()
         if request.beat.epoch >= JOINING:
-            due = group.patterns_due(request.beat, cluster, self._clock.now_ms())
+            due = group.patterns_due(request.beat, cluster, self._now_ms())
         beat = request.beat
         if due:
             beat = replace(beat, resolved=await self._look_up(due, request, cluster))
@@ -133,7 +135,7 @@ class ConsumerShard:
         if group_id not in self.groups:
             onto = await self._around.predecessor(group_id)
         step = group.heartbeat(
-            beat, cluster, self._clock.now_ms(), makes_own_id=request.makes_own_id, onto=onto
+            beat, cluster, self._now_ms(), makes_own_id=request.makes_own_id, onto=onto
         )
         await self._take(group, step)
         if due >= group.state.patterns().keys():
@@ -152,7 +154,7 @@ class ConsumerShard:
             if group is None:
                 return None
             if group.state.members:
-                step = group.handle(request, self._around.cluster(), self._clock.now_ms())
+                step = group.handle(request, self._around.cluster(), self._now_ms())
                 await self._take(group, step)
                 assert not isinstance(step.answer, BeatTaken)
                 return step.answer
@@ -195,7 +197,7 @@ class ConsumerShard:
             error = await self._around.append([*retired, *step.entries])
         done(error)
         if error is not ErrorCode.NONE:
-            group.failed(step, self._clock.now_ms())
+            group.failed(step, self._now_ms())
             if not is_new:
                 self._set_timer(group)
             raise KafkaError(APPEND_ERRORS.get(error, error), f"group {group.state.group_id}")
@@ -204,7 +206,7 @@ class ConsumerShard:
             self._forget(group_id)
             self._around.succeed(step.successor)
             return
-        group.appended(step, self._clock.now_ms())
+        group.appended(step, self._now_ms())
         self.groups[group_id] = group
         self._set_timer(group)
 
@@ -222,7 +224,7 @@ class ConsumerShard:
         group = self.groups.get(group_id)
         if group is None:
             return
-        step = group.tick(self._around.cluster(), self._clock.now_ms())
+        step = group.tick(self._around.cluster(), self._now_ms())
         if step is None:
             self._set_timer(group)
         else:

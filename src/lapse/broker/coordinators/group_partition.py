@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from lapse.base.clock import monotonic_ms
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.base.readable import shortened
@@ -41,7 +42,7 @@ from lapse.broker.coordinators.coordinator_log import (
     Writer,
 )
 from lapse.broker.coordinators.late_requests import NewestConnections
-from lapse.broker.coordinators.timers import Timers
+from lapse.broker.coordinators.timers import Jumps, Timers
 from lapse.coordination.classic.events import (
     Answer,
     Commit,
@@ -141,20 +142,23 @@ class Shard:
         settings: CoordinatorSettings,
         cluster: Callable[[], Cluster],
     ) -> None:
-        self._log, self._clock, self._settings = log, parts.clock, settings
+        self._log, self._settings = log, settings
         self._partitions = parts.partitions
         self.groups: dict[str, ClassicGroup] = {}
         self._cluster = cluster
         around = Surroundings(
-            self._append, cluster, self._predecessor, self._retire, self._succeed, new_id
-        )
+            self._append, cluster, self._predecessor, self._retire, self._succeed, new_id,
+            self._now_ms,
+        )  # fmt: skip
         self.consumers = ConsumerShard(parts, settings.consumers, around)
         self.offsets = OffsetStore(settings.offsets)
         self._heard = NewestConnections()
         self._converting: set[str] = set()
         self._when_stored: list[asyncio.Future[None]] = []
         self._waiting: dict[object, asyncio.Future[Answer]] = {}
-        self._timers = Timers(parts.clock)
+        noting_ms = parts.partitions.noting_ms
+        self._jumps = Jumps(noting_ms, partial(monotonic_ms, parts.clock))
+        self._timers = Timers(noting_ms)
         self._tasks: set[asyncio.Task[ErrorCode]] = set()
         self._last: asyncio.Future[ErrorCode] | None = None
         self._queued: Counter[Any] = Counter()  # keys of commits that are to be appended
@@ -166,7 +170,7 @@ class Shard:
             for batch in settled:
                 events += self._settle_kind(batch)
             folded = fold(events)
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         self.consumers.load(folded)
         for key, value in folded.of(GROUP_METADATA).items():
             group = ClassicGroup.load(key.group, value, self._settings.groups, new_id, now_ms)
@@ -208,11 +212,11 @@ class Shard:
         if group is None:
             if not creates_group(request):
                 return refusal(request, ErrorCode.UNKNOWN_MEMBER_ID).answer
-            group = ClassicGroup(group_id, self._settings.groups, new_id, self._clock.now_ms())
+            group = ClassicGroup(group_id, self._settings.groups, new_id, self._now_ms())
             self.groups[group_id] = group
         waits: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[request.token] = waits
-        self._carry_out(group, _METHODS[type(request)](group, request, self._clock.now_ms()))
+        self._carry_out(group, _METHODS[type(request)](group, request, self._now_ms()))
         try:
             return await waits
         finally:
@@ -235,7 +239,7 @@ class Shard:
     def _stored(
         self, group: ClassicGroup, ticket: int, error: ErrorCode, _offset: int = -1
     ) -> None:
-        self._carry_out(group, group.stored(ticket, error, self._clock.now_ms()))
+        self._carry_out(group, group.stored(ticket, error, self._now_ms()))
         waiting, self._when_stored = self._when_stored, []
         for future in waiting:
             if not future.done():
@@ -248,13 +252,23 @@ class Shard:
 
     # --- timers ---------------------------------------------------------------------------------
 
+    def _now_ms(self) -> int:
+        """The time to note by; where that has jumped, deadlines have moved along with it."""
+        by_ms = self._jumps.take_ms()
+        if by_ms:
+            for group in self.groups.values():
+                group.move_deadlines(by_ms)
+            for consumer in self.consumers.groups.values():
+                consumer.move_deadlines(by_ms)
+        return self._partitions.noting_ms()
+
     def _set_timer(self, group: ClassicGroup) -> None:
         """Have the group ticked when something comes due."""
         self._timers.set(group.group_id, group.next_deadline_ms, lambda: self._tick(group))
 
     def _tick(self, group: ClassicGroup) -> None:
         if group.group_id not in self._converting:
-            self._carry_out(group, group.tick(self._clock.now_ms()))
+            self._carry_out(group, group.tick(self._now_ms()))
 
     # --- from one protocol to the other ---------------------------------------------------------
 
@@ -282,14 +296,14 @@ class Shard:
             return NONE_RETIRED
         entry = Entry(GROUP_METADATA, GroupMetadataKey(group=group_id), None, NO_VERSION)
         if group.state is State.EMPTY:
-            _, effects = group.delete(self._clock.now_ms())
+            _, effects = group.delete(self._now_ms())
             return [entry], self._deletion_callback(group, effects)
         self._converting.add(group_id)
 
         def done(error: ErrorCode) -> None:
             self._converting.discard(group_id)
             if error is ErrorCode.NONE:
-                self._carry_out(group, group.hand_over(self._clock.now_ms()))
+                self._carry_out(group, group.hand_over(self._now_ms()))
             else:
                 self._set_timer(group)
 
@@ -320,7 +334,7 @@ class Shard:
         retention_ms: int,
     ) -> Mapping[TopicPartition, ErrorCode]:  # fmt: skip
         """Errors by partition; those without are in the log."""
-        now_ms = self._partitions.noting_ms()  # offsets are kept from then on
+        now_ms = self._now_ms()  # offsets are kept from then on
         error = self._check_commit(group_id, member, offsets, now_ms, ErrorCode.GROUP_ID_NOT_FOUND)
         if error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
@@ -342,7 +356,7 @@ class Shard:
         """
         producer = (writer.producer_id, group_id)
         self._heard.require_newest(producer, connection, f"TxnOffsetCommit of group {group_id!r}")
-        now_ms = self._partitions.noting_ms()  # offsets are kept from then on
+        now_ms = self._now_ms()  # offsets are kept from then on
         error = self._check_commit(group_id, member, offsets, now_ms, ErrorCode.ILLEGAL_GENERATION)
         if error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
@@ -417,7 +431,7 @@ class Shard:
         entries = self.offsets.delete_group(group_id)
         if group is None:
             return await self._append(entries) if entries else ErrorCode.GROUP_ID_NOT_FOUND
-        error, effects = group.delete(self._clock.now_ms())
+        error, effects = group.delete(self._now_ms())
         return error or await self._remove(group, effects, entries)
 
     async def _remove(
@@ -540,7 +554,7 @@ class Shard:
         group, expiry = self.groups.get(group_id), self._expired_of_classic(group_id, now_ms)
         if group is None or group.state is not State.EMPTY or not expiry.is_group_unused:
             return await self._append(expiry.entries)
-        _, effects = group.delete(self._clock.now_ms())
+        _, effects = group.delete(self._now_ms())
         return await self._remove(group, effects, expiry.entries)
 
     async def _expire_consumers(self, group_id: str, now_ms: int) -> ErrorCode:
@@ -569,7 +583,7 @@ class Shard:
     async def close(self) -> None:
         """Answer waiting clients that the coordinator is elsewhere, and write what is queued."""
         await self.consumers.close()  # first: a group may be on its way back to the classic ones
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         for group in list(self.groups.values()):
             self._carry_out(group, group.unload(now_ms))
         self._timers.stop_all()

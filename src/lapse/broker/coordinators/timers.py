@@ -1,18 +1,36 @@
-"""Calls at a time of the broker's clock, one for each name."""
+"""Calls at a time that the broker notes by, one for each name; and by how much that jumps."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-from lapse.base.clock import Clock
+JUMP_MS_MIN = 1_000
+
+
+class Jumps:
+    """By how much the time that is noted by jumps: it goes by a wall clock, which may be set."""
+
+    def __init__(self, now_ms: Callable[[], int], steady_ms: Callable[[], int]) -> None:
+        """`steady_ms`: of a clock that never jumps."""
+        self._now_ms, self._steady_ms = now_ms, steady_ms
+        self._ahead_ms = now_ms() - steady_ms()
+
+    def take_ms(self) -> int:
+        """The jump since the last one that was given; 0 for less than a second."""
+        ahead_ms = self._now_ms() - self._steady_ms()
+        by_ms = ahead_ms - self._ahead_ms
+        if abs(by_ms) < JUMP_MS_MIN:
+            return 0
+        self._ahead_ms = ahead_ms
+        return by_ms
 
 
 class Timers:
     """Timers of the event loop by name; their users must accept a timer that fires early."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
         self._set: dict[str, tuple[int, asyncio.TimerHandle]] = {}
 
     def set(self, name: str, due_ms: int | None, call: Callable[[], None]) -> None:
@@ -21,7 +39,7 @@ class Timers:
         if due_ms is None or (set_for is not None and set_for[0] <= due_ms):
             return
         self.stop(name)
-        seconds = max(due_ms - self._clock.now_ms(), 0) / 1000
+        seconds = max(due_ms - self._now_ms(), 0) / 1000
 
         def ring() -> None:
             self._set.pop(name, None)

@@ -240,6 +240,10 @@ class ClassicGroup(GroupState):
 
     # --- the owner's --------------------------------------------------------------------------
 
+    def move_deadlines(self, by_ms: int) -> None:
+        """The clock was set: what was to be waited for takes no longer, and no less, by it."""
+        self.deadlines.move_all(by_ms)
+
     @property
     def next_deadline_ms(self) -> int | None:
         """When to call `tick`; may be early, since heartbeats only move deadlines on."""

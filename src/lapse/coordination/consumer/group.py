@@ -219,6 +219,10 @@ class ConsumerGroup:
         for key in step.due:
             self._deadlines.set(key, now_ms + RETRY_MS)
 
+    def move_deadlines(self, by_ms: int) -> None:
+        """The clock was set: what was to be waited for takes no longer, and no less, by it."""
+        self._deadlines.move_all(by_ms)
+
     @property
     def next_deadline_ms(self) -> int | None:
         """When to call `tick`; may be early."""

@@ -58,7 +58,7 @@ from lapse.wire.schema.offset_fetch import (
 from tests.support.broker.failing import FailingFs
 from tests.support.broker.running import connect, running_node
 from tests.support.coordination.consumers import joining
-from tests.unit.broker.coordinators.test_groups import create, until
+from tests.unit.broker.coordinators.test_groups import FAR_MS, create, until
 
 E = ErrorCode
 G = "g"
@@ -551,3 +551,20 @@ async def test_without_the_protocol_members_are_refused(tmp_path: Path) -> None:
         request = ConsumerGroupHeartbeatRequest(group_id=G, member_id="a", member_epoch=0)
         answer = await connection.request(request, ConsumerGroupHeartbeatResponse, version=1)
         assert answer.error_code == E.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize("by_ms", [-FAR_MS, FAR_MS], ids=["set back", "set on"])
+async def test_a_session_takes_as_long_as_ever_though_the_clock_is_set(
+    tmp_path: Path, by_ms: int
+) -> None:
+    clock = ManualClock()
+    async with running_node(tmp_path / "data", SETTINGS, clock=clock) as node:
+        await create(node, "t")
+        await join(node)
+        shard = await shard_of(node)
+        clock.jump(by_ms)
+        await shard.consumers._tick(G)
+        assert "a" in shard.consumers.groups[G].state.members
+        clock.advance(45_001)
+        await shard.consumers._tick(G)
+        assert not shard.consumers.groups[G].state.members

@@ -495,6 +495,61 @@ async def test_a_member_that_is_silent_is_missed(tmp_path: Path) -> None:
         assert (await groups_of(node).handle(G, beat)).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+async def beaten(node: Node, member: Joined) -> ErrorCode:
+    beat = Heartbeat(next(_tokens), member.member_id, member.generation)
+    return (await groups_of(node).handle(G, beat)).error
+
+
+async def test_no_session_ends_by_a_clock_that_is_set_on(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running_node(tmp_path / "data", SETTINGS, clock=clock) as node:
+        await create(node, "t")
+        member = await member_of(node, G, clock=clock)
+        clock.jump(FAR_MS)
+        shard = await groups_of(node).shard_of(G)
+        shard._tick(shard.groups[G])
+        assert await beaten(node, member) is NONE
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["one that commits", "silent at once"])
+async def test_a_session_ends_in_time_though_the_clock_is_set_back(
+    tmp_path: Path, commits: bool
+) -> None:
+    """Its partitions, and any rebalance, waited for as long as the clock was set back by."""
+    clock = ManualClock()
+    async with running_node(tmp_path / "data", SETTINGS, clock=clock) as node:
+        await create(node, "t")
+        await noticed(node, clock)
+        member = await member_of(node, G, clock=clock)
+        clock.jump(-FAR_MS)
+        if commits:
+            committing = Commit(member.member_id, member.generation)
+            assert await commit(node, G, {T0: 5}, committing) == {NONE}
+        clock.advance(10_001)
+        shard = await groups_of(node).shard_of(G)
+        shard._tick(shard.groups[G])
+        assert await beaten(node, member) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_offsets_are_kept_though_their_members_left_while_the_clock_was_behind(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    async with running_node(tmp_path / "data", SETTINGS, clock=clock) as node:
+        await create(node, "t")
+        await noticed(node, clock)
+        member = await member_of(node, G, clock=clock)
+        assert await commit(node, G, {T0: 5}, Commit(member.member_id, member.generation)) == {NONE}
+        shard = await groups_of(node).shard_of(G)
+        clock.jump(-FAR_MS)
+        await leave(node, G, member)
+        clock.jump(FAR_MS)
+        await noticed(node, clock)
+        shard.expire()
+        await until(lambda: not shard._tasks)
+        assert await fetched(node, G) == {T0: 5}
+
+
 # --- the end --------------------------------------------------------------------------------------
 
 
