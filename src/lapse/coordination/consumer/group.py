@@ -36,6 +36,7 @@ from lapse.coordination.classic.group import ClassicGroup
 from lapse.coordination.consumer import classic_members, transitions
 from lapse.coordination.consumer.checks import check_beat
 from lapse.coordination.consumer.events import (
+    AWAY,
     JOINING,
     Beat,
     BeatTaken,
@@ -270,7 +271,8 @@ class ConsumerGroup:
         if (_SESSION, member_id) not in self._deadlines:
             self._extend_session(member, now_ms)
         # From when it must give something up, whatever it sends meanwhile.
-        if member.state is MemberState.UNREVOKED_PARTITIONS:
+        # One that is away has let go of that, and has its session to come back in.
+        if member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch != AWAY:
             self._wait(_REBALANCE, member, now_ms)
         else:
             self._deadlines.clear((_REBALANCE, member_id))

@@ -89,6 +89,19 @@ def test_who_gave_up_is_not_removed() -> None:
     assert d.state.members["a"].state is MemberState.STABLE
 
 
+def test_an_instance_that_is_away_has_its_session_to_come_back_in() -> None:
+    """What it was to give up is free: nobody waits for that any more."""
+    d = Driver(cluster(t=2))
+    d.join("a", instance_id="i", rebalance_timeout_ms=1_000)
+    d.join("b")
+    d.beat("a", partitions(t={0, 1}), instance_id="i")
+    assert d.state.members["a"].state is MemberState.UNREVOKED_PARTITIONS
+    d.leave("a", -2, "i")
+    d.now_ms += SESSION_MS - 1
+    assert not d.tick()
+    assert d.join("c", instance_id="i").assignment == partitions(t={0})
+
+
 def test_what_could_not_be_appended_is_due_again() -> None:
     d = Driver(cluster(t=1))
     d.join("a")
