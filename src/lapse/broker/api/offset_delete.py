@@ -2,8 +2,9 @@
 
 Needs DELETE group; READ topic.
 
-Behaviour: GROUP_SUBSCRIBED_TO_TOPIC for topics that a member is subscribed to; an unknown group, or
-one whose members are not consumers, is an error of the whole request.
+Behaviour: GROUP_SUBSCRIBED_TO_TOPIC for topics that a member is subscribed to; a partition that
+does not exist is UNKNOWN_TOPIC_OR_PARTITION; an unknown group, or one whose members are not
+consumers, is an error of the whole request.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from lapse.broker.request.authorize import (
 )
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
+from lapse.metadata.image import Topic
 from lapse.security.acls import Operation
 from lapse.wire.schema.offset_delete import (
     OFFSET_DELETE,
@@ -43,10 +45,17 @@ async def handle(
     ]
     try:
         shard = await services.groups.shard_of(request.group_id)
-        errors = await shard.delete_offsets(request.group_id, requested)
+        topics = services.topics.image.topics
+        known = [tp for tp in requested if _exists(topics.get(tp.topic), tp)]
+        errors = dict.fromkeys(requested, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        errors |= await shard.delete_offsets(request.group_id, known)
     except KafkaError as e:
         return OffsetDeleteResponse(error_code=e.code, topics=())
     return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=_topics(request, errors))
+
+
+def _exists(topic: Topic | None, tp: TopicPartition) -> bool:
+    return topic is not None and 0 <= tp.partition < topic.partitions
 
 
 def _topics(
