@@ -38,6 +38,7 @@ from lapse.lifecycle.erase.proof import (
     FORMAT,
     GONE,
     NOT_PROVEN,
+    REMAINS,
     Expected,
     Report,
     Verdict,
@@ -200,11 +201,13 @@ class Erasure:
         )
         spec = spec_of(target.search, target.salt, target.part.bounds, target.part.topic_id)
         part = target.part.having_seen(keys_seen(replicas, len(target.keys)))
+        verdict = doubted(judge(replicas, spec, part.topic), target.doubts)
+        verdict = with_never_seen(verdict, part.never_seen, len(target.keys))
+        left = what_is_left(totals(replicas), spec, verdict)
+        if verdict.state == REMAINS:  # what an earlier run has proven gone is not, from now on
+            part = part.noted(REMAINS, left.values, started_ms, tombstones_too=spec.tombstones_too)
         if part != target.part:  # `_step` saves it, since the keys may be gone by the next run
             self.order, target.part = self.order.with_topic(part), part
-        verdict = doubted(judge(replicas, spec, target.part.topic), target.doubts)
-        verdict = with_never_seen(verdict, target.part.never_seen, len(target.keys))
-        left = what_is_left(totals(replicas), spec, verdict)
         if target.last is None:
             target.since_seconds = self._clock.monotonic()
         target.last = Look(replicas, spec, verdict, left, started_ms, self._clock.now_ms())

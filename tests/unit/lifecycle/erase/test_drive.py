@@ -206,6 +206,31 @@ def test_it_waits_until_values_and_then_tombstones_are_gone(tmp_path: Path) -> N
     assert clock.waiting == []
 
 
+@pytest.mark.parametrize("is_cut_short", [False, True])
+def test_what_was_proven_gone_and_is_found_again_is_late(
+    tmp_path: Path, *, is_cut_short: bool
+) -> None:
+    """In a replica that was not given before, say: it counts from when it is proven anew."""
+    value = written(tmp_path / "t-0" / (FIRST + ".deleted"), batch(0, KEY))
+    written(tmp_path / "t-0" / LATER, others(10))
+    erasure, target = erasure_of(tmp_path, Sleeper(value.unlink))
+    before_ms = NOW - 5
+    target.part = replace(target.part, values_proven_ms=before_ms, proven_ms=before_ms)
+    erasure.order = erasure.order.with_topic(target.part)
+    erasure.look(target)
+    until_ms = NOW if is_cut_short else None
+    erasure.run(RealFs(), tmp_path, lambda _: None, until_ms=until_ms, lags={})
+    kept = load_order(tmp_path)
+    assert kept is not None
+    assert (kept.topics[0].values_proven_ms, kept.topics[0].proven_ms) == (None, None)
+    if is_cut_short:
+        return
+    erasure.end(RealFs(), tmp_path, Ed25519PrivateKey.generate())
+    assert verdict_of(target) == PROVEN
+    assert target.part.values_proven_ms == target.part.proven_ms
+    assert (target.part.proven_ms or 0) > NOW
+
+
 def test_the_last_look_reads_everything_anew(tmp_path: Path) -> None:
     """A segment that only grew was not read again before."""
     value = written(tmp_path / "t-0" / (FIRST + ".deleted"), batch(0, KEY))
